@@ -1,0 +1,86 @@
+"""The catalog: one row per method. Adding a method is adding a folder and a row here."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, NamedTuple
+
+from steelyard.errors import InputError, did_you_mean
+
+if TYPE_CHECKING:
+    from steelyard.card import Card
+    from steelyard.contracts import BenchSpec, Conformance
+
+
+class Entry(NamedTuple):
+    """One method: its folder is ``steelyard/<room>/<id>``, its dependencies come with ``steelyard[<extra>]``."""
+
+    id: str
+    room: str
+    extra: str
+    plugs_into: str
+    summary: str
+
+
+METHODS: tuple[Entry, ...] = (
+    Entry(
+        "greedy_momentum",
+        "optim",
+        "optim",
+        "torch.optim",
+        "SGD and AdamW that pick, at every step, the momentum best aligned with the gradient",
+    ),
+    Entry(
+        "nfi",
+        "optim",
+        "optim",
+        "nn.CrossEntropyLoss",
+        "cross-entropy without low-precision collapse, guards, and a monitor for loss spikes",
+    ),
+    Entry(
+        "gdro_fsq",
+        "optim",
+        "optim",
+        "torch DataLoader",
+        "group-robust training where the number of groups sampled per step may change at any time",
+    ),
+)
+
+
+def entry(method: str) -> Entry:
+    """Return the catalog row of ``method``; an unknown name raises InputError with the closest known one."""
+    for row in METHODS:
+        if row.id == method:
+            return row
+    known = [row.id for row in METHODS]
+    raise InputError(f"unknown method '{method}'.{did_you_mean(method, known)} Known: {', '.join(known)}.")
+
+
+def package(method: str) -> str:
+    """Return the dotted package name of ``method``."""
+    row = entry(method)
+    return f"steelyard.{row.room}.{row.id}"
+
+
+def load_card(method: str) -> Card:
+    """Return the card of ``method``; needs no extra."""
+    card: Card = importlib.import_module(f"{package(method)}.card").CARD
+    return card
+
+
+def load_bench(method: str) -> BenchSpec:
+    """Return the bench of ``method``; raises MissingExtraError when its extra is not installed."""
+    spec: BenchSpec = _import_part(method, "bench").BENCH
+    return spec
+
+
+def load_conformance(method: str) -> Conformance:
+    """Return the probes of ``method`` for :mod:`steelyard.checks`."""
+    probes: Conformance = _import_part(method, "conformance").CONFORMANCE
+    return probes
+
+
+def _import_part(method: str, part: str):  # type: ignore[no-untyped-def]
+    from steelyard.extras import require
+
+    return require(f"{package(method)}.{part}", entry(method).extra)
