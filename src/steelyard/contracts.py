@@ -131,7 +131,7 @@ class BenchSpec:
 
     ``run`` computes one cell. ``derive`` gets every arm's metrics of one (task, seed) and returns further metrics,
     for existing arms or for arms marked ``derived`` (an oracle with hindsight). ``user_task`` turns the user's own data
-    into a task; ``options`` is the pydantic model of what it takes beside the data. ``tuned`` maps task -> arm -> config
+    into a task; ``options`` is the pydantic model of what it takes beside the data. ``tuned`` maps task, arm to the config
     found on tuning seeds; ``grid`` maps arm -> the configs that a tuning run tries.
     """
 
@@ -199,5 +199,3 @@ class Conformance:
     implementation: Any
     acceptance: Callable[[Any], None]
     dummies: Mapping[str, Any]
-
-
