@@ -40,8 +40,8 @@ class Claim(Frozen):
     """One testable sentence: ``arm`` against another arm or a constant, judged on paired seeds.
 
     The value of a seed is the difference in the claimed direction minus ``offset``; with ``scale="log_ratio"`` it is
-    the log-ratio in that direction (log(versus/arm) where the claim says *lower*). ``margin`` is the smallest effect worth
-    having. "Not worse than the oracle by more than 0.5" is ``offset=-0.5``; "at least 1.5 times smaller" is
+    the log-ratio in that direction (log(versus/arm) where the claim says *lower*). ``margin`` is the smallest effect
+    worth having. "Not worse than the oracle by more than 0.5" is ``offset=-0.5``; "at least 1.5 times smaller" is
     ``offset=log(1.5)`` on the log-ratio.
     """
 

@@ -129,10 +129,10 @@ Derive = Callable[[Mapping[str, Mapping[str, float]]], dict[str, dict[str, float
 class BenchSpec:
     """How a method is weighed.
 
-    ``run`` computes one cell. ``derive`` gets every arm's metrics of one (task, seed) and returns further metrics,
-    for existing arms or for arms marked ``derived`` (an oracle with hindsight). ``user_task`` turns the user's own data
-    into a task; ``options`` is the pydantic model of what it takes beside the data. ``tuned`` maps task, arm to the config
-    found on tuning seeds; ``grid`` maps arm -> the configs that a tuning run tries.
+    ``run`` computes one cell. ``derive`` gets every arm's metrics of one (task, seed) and returns further metrics, for
+    existing arms or for arms marked ``derived`` (an oracle with hindsight). ``user_task(data, **options)`` turns the
+    user's own data into a task; ``options`` is the pydantic model of what it takes beside the data. ``tuned`` maps
+    task -> arm -> config found on tuning seeds; ``grid`` maps arm -> the configs that a tuning run tries.
     """
 
     method: str
