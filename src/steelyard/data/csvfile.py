@@ -1,0 +1,145 @@
+"""Read CSV text strictly: a file is taken as it is or refused with its row and column, never repaired in silence."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import numpy as np
+
+from steelyard.data.columns import Where, from_cells
+from steelyard.data.limits import gunzip
+from steelyard.data.tables import Table
+from steelyard.errors import InputError
+
+_SEPARATORS = ",\t;|"  # the first wins a tie
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+
+
+def read_csv(path: Path, max_bytes: int) -> Table:
+    """Read a .csv, .tsv, .csv.gz or .tsv.gz file.
+
+    Args:
+        path: The file.
+        max_bytes: Most bytes of text.
+
+    Raises:
+        InputError: Whatever is wrong, with row and column.
+    """
+    source = str(path)
+    if path.stat().st_size > max_bytes:
+        raise InputError(f"{source} is larger than {max_bytes} bytes; split it or allow more")
+    data = path.read_bytes()
+    if path.suffix.lower() == ".gz":
+        data = gunzip(data, source, max_bytes)
+    return parse_csv(data, source, max_bytes)
+
+
+def parse_csv(data: bytes, source: str, max_bytes: int) -> Table:
+    """Read CSV text: a header row of distinct names, then rows with as many cells as the header.
+
+    Raises:
+        InputError: Whatever is wrong, with row (line number) and column.
+    """
+    if not data.strip():
+        raise InputError(f"{source} is empty; a table needs a header row and at least one row of data")
+    text = _decode(data, source)
+    separator = _separator(text)
+    records = _records(text, separator, source)
+    _, header = records[0]
+    names = _check_header(header, source)
+    rows = records[1:]
+    if not rows:
+        raise InputError(f"{source} has a header row but no rows of data; it needs at least one")
+    for line, cells in rows:
+        _check_width(line, cells, names, separator, source)
+    lines = np.array([line for line, _ in rows], dtype=np.int64)
+    columns = {}
+    for position, name in enumerate(names):
+        cells = [row[position] for _, row in rows]
+        columns[name] = from_cells(cells, _cell_namer(source, name, lines), max_bytes)
+    return Table(columns, source, lines)
+
+
+def _cell_namer(source: str, name: str, lines: np.ndarray) -> Where:
+    return lambda row: f"{source}, row {lines[row]}, column '{name}'"
+
+
+def _records(text: str, separator: str, source: str) -> list[tuple[int, list[str]]]:
+    """Return (line number, cells) of every record that is not an empty line; a quoted cell may span lines."""
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=True, strict=True)
+    records: list[tuple[int, list[str]]] = []
+    line = 1
+    try:
+        for cells in reader:
+            if cells:
+                records.append((line, [cell.strip() for cell in cells]))
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise InputError(f"{source}, row {line}: the row cannot be read ({error}); check its quotes") from error
+    return records
+
+
+def _separator(text: str) -> str:
+    first = next(line for line in io.StringIO(text) if line.strip())
+    return max(_SEPARATORS, key=lambda mark: len(_split(first, mark)))
+
+
+def _split(line: str, separator: str) -> list[str]:
+    try:
+        return next(csv.reader([line], delimiter=separator, skipinitialspace=True), [])
+    except csv.Error:
+        return []
+
+
+def _check_header(header: list[str], source: str) -> list[str]:
+    seen: dict[str, int] = {}
+    for number, name in enumerate(header, 1):
+        if not name:
+            raise InputError(
+                f"{source}, row 1: column {number} has no name; name it, or write the file without its index column"
+            )
+        if name in seen:
+            raise InputError(f"{source}, row 1: columns {seen[name]} and {number} are both called '{name}'; rename one")
+        seen[name] = number
+    return header
+
+
+def _check_width(line: int, cells: list[str], names: list[str], separator: str, source: str) -> None:
+    if len(cells) < len(names):
+        raise InputError(
+            f"{source}, row {line}: it has {len(cells)} cells where the header has {len(names)}; "
+            f"there is none for column '{names[len(cells)]}'"
+        )
+    if len(cells) > len(names):
+        raise InputError(
+            f"{source}, row {line}: it has {len(cells)} cells where the header has {len(names)}; "
+            f"quote cells that contain {separator!r}, the first without a column comes after '{names[-1]}'"
+        )
+
+
+def _decode(data: bytes, source: str) -> str:
+    if data.startswith(_UTF16):
+        raise InputError(f"{source} is UTF-16 text; save it as UTF-8")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise _undecodable(data, source, error) from error
+    if "\0" in text:
+        row = text.count("\n", 0, text.index("\0")) + 1
+        raise InputError(f"{source}, row {row}: it holds a zero byte, so this is not a text file; save it as UTF-8 CSV")
+    return text
+
+
+def _undecodable(data: bytes, source: str, error: UnicodeDecodeError) -> InputError:
+    """Name the row and, as far as the text before the bad byte tells, the column."""
+    before = data[: error.start].decode("utf-8-sig", errors="replace")
+    row = before.count("\n") + 1
+    separator = _separator(before) if before.strip() else ","
+    header = _split(before.splitlines()[0], separator) if row > 1 else []
+    position = len(_split(before.rpartition("\n")[2] + "x", separator))
+    column = f"column '{header[position - 1].strip()}'" if 0 < position <= len(header) else f"column {position}"
+    return InputError(
+        f"{source}, row {row}, {column}: byte 0x{data[error.start]:02x} is not UTF-8; save the file as UTF-8"
+    )

@@ -1,0 +1,149 @@
+"""The data sets that steelyard knows: where each comes from, its pinned bytes, its licence, and who is to be named."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from steelyard.errors import InputError, did_you_mean
+
+_GITHUB_RAW = "https://raw.githubusercontent.com"
+
+
+@dataclass(frozen=True)
+class Pin:
+    """The size in bytes and the SHA-256 of a file that may be used."""
+
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file at its source; ``url`` carries a commit, and only bytes that match one of ``pins`` are ever used."""
+
+    name: str
+    url: str
+    pins: tuple[Pin, ...]
+
+    @property
+    def size(self) -> int:
+        """Size in bytes of the first pin, which is what the source is expected to send."""
+        return self.pins[0].size
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of the first pin."""
+        return self.pins[0].sha256
+
+
+@dataclass(frozen=True)
+class MirrorFile:
+    """A file in a mirror folder, relative to it; its checksum stands in the mirror's own ``index.json``."""
+
+    path: str
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """One data set. ``files`` and ``mirror`` list the same contents in the same order; both empty means embedded."""
+
+    name: str
+    title: str
+    room: str
+    licence: str
+    attribution: str
+    rows: int
+    files: tuple[RemoteFile, ...] = ()
+    mirror: tuple[MirrorFile, ...] = ()
+
+    @property
+    def embedded(self) -> bool:
+        """True when the data come inside an installed package and nothing is ever fetched."""
+        return not self.files
+
+    @property
+    def size(self) -> int:
+        """Bytes to download, 0 for embedded data."""
+        return sum(file.size for file in self.files)
+
+
+def _adult() -> Dataset:
+    # The source is the UCI file, in which fields are separated by ", " and an empty line ends the file. Both states
+    # that it is known in are pinned: with a header row (whose last name is "Salary"), and UCI's own without one. They
+    # load to the same table.
+    url = f"{_GITHUB_RAW}/vrizawahyu22/adult-dataset/177cebb7401e583c4b6be6e0d060d8035c63b065/adult.data"
+    with_header = Pin("7974b56173c9e296a971a3881558f1cf56f19bd7faa18d226136f319339efcaa", 3_974_475)
+    without_header = Pin("5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d", 3_974_305)
+    return Dataset(
+        name="adult",
+        title="UCI Adult (census income), training part",
+        room="optim",
+        licence="CC BY 4.0",
+        attribution="Becker, B. & Kohavi, R. (1996). Adult. UCI Machine Learning Repository. CC BY 4.0.",
+        rows=32_561,
+        files=(RemoteFile("adult.data", url, (with_header, without_header)),),
+        mirror=(MirrorFile("optim/adult/adult.csv.gz"),),
+    )
+
+
+def _mnist_t10k() -> Dataset:
+    base = f"{_GITHUB_RAW}/kelas/mnist/283b387221ab46655e600cfcc25d843bb14292b9"
+    images, labels = "t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"
+    images_pin = Pin("167310007f03058885c7e95e6c0b19c20de5c7fd3031f4cbdadc9014a523d80b", 1_648_877)
+    labels_pin = Pin("f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6", 4_542)
+    return Dataset(
+        name="mnist_t10k",
+        title="MNIST test set: 10,000 28x28 digits",
+        room="optim",
+        licence="CC BY-SA 3.0",
+        attribution="MNIST, copyright Yann LeCun and Corinna Cortes, derived from NIST data; CC BY-SA 3.0.",
+        rows=10_000,
+        files=(
+            RemoteFile(images, f"{base}/{images}", (images_pin,)),
+            RemoteFile(labels, f"{base}/{labels}", (labels_pin,)),
+        ),
+        mirror=(MirrorFile(f"optim/mnist_t10k/{images}"), MirrorFile(f"optim/mnist_t10k/{labels}")),
+    )
+
+
+def _digits() -> Dataset:
+    return Dataset(
+        name="digits",
+        title="Handwritten digits, 8x8 pixels (inside scikit-learn)",
+        room="optim",
+        licence="CC BY 4.0",
+        attribution="Alpaydin, E. & Kaynak, C. (1998). Optical Recognition of Handwritten Digits. UCI. CC BY 4.0.",
+        rows=1_797,
+    )
+
+
+def _breast_cancer() -> Dataset:
+    return Dataset(
+        name="breast_cancer",
+        title="Breast cancer Wisconsin, diagnostic (inside scikit-learn)",
+        room="optim",
+        licence="CC BY 4.0",
+        attribution="Wolberg, Mangasarian, Street & Street (1995). Breast Cancer Wisconsin. UCI. CC BY 4.0.",
+        rows=569,
+    )
+
+
+DATASETS: dict[str, Dataset] = {
+    dataset.name: dataset for dataset in (_adult(), _mnist_t10k(), _digits(), _breast_cancer())
+}
+
+
+def lookup(name: str) -> Dataset:
+    """Return the data set called ``name``.
+
+    Raises:
+        InputError: There is none; the message suggests the closest name.
+    """
+    if name not in DATASETS:
+        known = ", ".join(sorted(DATASETS))
+        raise InputError(f"unknown data set '{name}'; known are {known}.{did_you_mean(name, DATASETS)}")
+    return DATASETS[name]
+
+
+Origin = Literal["embedded", "mirror", "cache", "absent", "damaged"]
