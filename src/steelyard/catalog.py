@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from steelyard.errors import InputError, did_you_mean
+from steelyard.extras import require
 
 if TYPE_CHECKING:
     from steelyard.card import Card
@@ -48,10 +49,15 @@ METHODS: tuple[Entry, ...] = (
 
 
 def entry(method: str) -> Entry:
-    """Return the catalog row of ``method``; an unknown name raises InputError with the closest known one."""
+    """Return the catalog row of ``method``; an unknown name raises InputError with the closest known one.
+
+    A dotted name is a package of the user's own with the same files (``bench.py`` and ``card.py`` are needed).
+    """
     for row in METHODS:
         if row.id == method:
             return row
+    if "." in method:
+        return Entry(method, "your own", "", "", "a bench of your own")
     known = [row.id for row in METHODS]
     raise InputError(f"unknown method '{method}'.{did_you_mean(method, known)} Known: {', '.join(known)}.")
 
@@ -59,12 +65,12 @@ def entry(method: str) -> Entry:
 def package(method: str) -> str:
     """Return the dotted package name of ``method``."""
     row = entry(method)
-    return f"steelyard.{row.room}.{row.id}"
+    return row.id if "." in row.id else f"steelyard.{row.room}.{row.id}"
 
 
 def load_card(method: str) -> Card:
     """Return the card of ``method``; needs no extra."""
-    card: Card = importlib.import_module(f"{package(method)}.card").CARD
+    card: Card = _import_part(method, "card").CARD
     return card
 
 
@@ -80,7 +86,13 @@ def load_conformance(method: str) -> Conformance:
     return probes
 
 
-def _import_part(method: str, part: str):  # type: ignore[no-untyped-def]
-    from steelyard.extras import require
-
-    return require(f"{package(method)}.{part}", entry(method).extra)
+def _import_part(method: str, part: str) -> Any:
+    name = f"{package(method)}.{part}"
+    if "." not in method:
+        return require(name, entry(method).extra)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (name == error.name or name.startswith(error.name + ".")):
+            raise
+        raise InputError(f"no module {name}: a package of your own needs bench.py and card.py on the path") from None

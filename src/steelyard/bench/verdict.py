@@ -1,0 +1,191 @@
+"""The verdict rule, and its application to the claims of a card."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from steelyard.bench import stats
+from steelyard.bench.results import Outcome, Row, Verdict
+from steelyard.card import Claim
+from steelyard.contracts import Metric
+from steelyard.errors import InputError
+
+FAILED_SHARE = 0.1  # above it a claim is inconclusive whatever its interval
+
+
+def verdict(low: float, high: float, margin: float = 0.0) -> Outcome:
+    """Return the outcome for the interval [low, high] of a difference in the claimed direction.
+
+    First that fits: inside [-margin, margin] with margin > 0, *no difference*; low > margin, *borne out*; low > 0,
+    *direction only*; high < 0, *reversed*; else *inconclusive*.
+    """
+    if math.isnan(low) or math.isnan(high) or low > high:
+        raise InputError(f"low and high must be numbers with low <= high, got {low} and {high}")
+    if not margin >= 0:
+        raise InputError(f"margin must be at least 0, got {margin}")
+    if margin > 0 and low >= -margin and high <= margin:
+        return Outcome.NO_DIFFERENCE
+    if low > margin:
+        return Outcome.BORNE_OUT
+    if low > 0:
+        return Outcome.DIRECTION_ONLY
+    if high < 0:
+        return Outcome.REVERSED
+    return Outcome.INCONCLUSIVE
+
+
+def judge(
+    claims: Sequence[Claim], rows: Sequence[Row], metrics: Sequence[Metric], without_verdict: frozenset[str]
+) -> tuple[Verdict, ...]:
+    """Return the verdicts on ``claims``, one per claim and task, with Holm's p over all of them.
+
+    Args:
+        claims: The claims of a card.
+        rows: Cells of one weighing, derived arms included.
+        metrics: The bench's metrics.
+        without_verdict: Tasks that ran on too few seeds to be judged.
+    """
+    by_name = {metric.name: metric for metric in metrics}
+    verdicts = [verdict for claim in claims for verdict in _judge_claim(claim, rows, by_name, without_verdict)]
+    tested = [index for index, verdict in enumerate(verdicts) if verdict.p is not None]
+    for index, p in zip(tested, stats.holm([verdicts[i].p or 0.0 for i in tested]), strict=True):
+        verdicts[index] = verdicts[index].model_copy(update={"p_holm": p})
+    return tuple(verdicts)
+
+
+def _judge_claim(
+    claim: Claim, rows: Sequence[Row], metrics: Mapping[str, Metric], without_verdict: frozenset[str]
+) -> list[Verdict]:
+    if claim.paper_scale_only:
+        return [_not_testable(claim, "the paper's setting does not fit this machine; see the gpu profile")]
+    metric = metrics.get(claim.metric)
+    if metric is None:
+        raise InputError(f"claim {claim.id}: unknown metric '{claim.metric}'")
+    arms = [arm for arm in (claim.arm, claim.versus) if isinstance(arm, str)]
+    ran = {arm: {row.task for row in rows if row.arm == arm} for arm in arms}
+    tasks = dict.fromkeys(row.task for row in rows)  # keeps the order of the plan
+    shared = [task for task in tasks if all(task in ran[arm] for arm in arms) and task not in without_verdict]
+    if claim.tasks is not None:
+        shared = [task for task in shared if task in claim.tasks]
+    judged = [_judge_task(claim, metric, task, [row for row in rows if row.task == task]) for task in shared]
+    found = [verdict for verdict in judged if verdict is not None]
+    return found or [_not_testable(claim, "its arms or tasks are not part of this profile")]
+
+
+def _not_testable(claim: Claim, note: str) -> Verdict:
+    return Verdict(
+        claim=claim,
+        task=None,
+        outcome=Outcome.NOT_TESTABLE,
+        sentence=f"{Outcome.NOT_TESTABLE}: {claim.text} ({note})",
+        note=note,
+    )
+
+
+def _judge_task(claim: Claim, metric: Metric, task: str, rows: Sequence[Row]) -> Verdict | None:
+    """Return the verdict on one task, or None when no cell there records the metric."""
+    if not any(metric.name in row.metrics for row in rows if row.arm == claim.arm):
+        return None
+    ours, lost_ours, cells_ours = _values(claim.arm, metric, rows)
+    if isinstance(claim.versus, str):
+        theirs, lost_theirs, cells_theirs = _values(claim.versus, metric, rows)
+    else:
+        theirs, lost_theirs, cells_theirs = dict.fromkeys(ours, float(claim.versus)), 0, 0
+    pairs = [(ours[seed], theirs[seed]) for seed in sorted(ours) if seed in theirs]
+    failed, cells = lost_ours + lost_theirs, cells_ours + cells_theirs
+    blank = {"claim": claim, "task": task, "cells": cells, "failed_cells": failed}
+    if cells and failed > FAILED_SHARE * cells:
+        return _inconclusive(blank, f"{failed} of {cells} cells failed")
+    if not pairs:
+        return _inconclusive(blank, "no finished pair of cells")
+    if claim.scale == "log_ratio" and any(a <= 0 or b <= 0 for a, b in pairs):
+        return _inconclusive(blank, "a ratio of values that are not above 0 has no logarithm")
+    return _from_pairs(blank, claim, pairs)
+
+
+def _values(arm: str, metric: Metric, rows: Sequence[Row]) -> tuple[dict[int, float], int, int]:
+    """Return seed -> value of an arm, a failed cell counted as the worst, and how many of how many cells failed."""
+    seen = [value for row in rows if (value := row.metrics.get(metric.name)) is not None]
+    worst = metric.worst
+    if worst is None and seen:
+        worst = min(seen) if metric.better == "higher" else max(seen)
+    values: dict[int, float] = {}
+    failed = cells = 0
+    for row in rows:
+        if row.arm != arm or row.state not in ("done", "failed"):
+            continue
+        cells += 1
+        value = row.metrics.get(metric.name) if row.state == "done" else None
+        if value is None:
+            failed += 1
+            value = worst
+        if value is not None:
+            values[row.seed] = value
+    return values, failed, cells
+
+
+def _inconclusive(blank: dict[str, object], note: str) -> Verdict:
+    claim = blank["claim"]
+    assert isinstance(claim, Claim)
+    sentence = f"{Outcome.INCONCLUSIVE} ({note}): {claim.text} [{blank['task']}]"
+    return Verdict(outcome=Outcome.INCONCLUSIVE, sentence=sentence, note=note, **blank)
+
+
+def seed_value(claim: Claim, ours: float, theirs: float) -> float:
+    """Return the value of one seed: the difference, or log-ratio, in the claimed direction before the offset."""
+    higher, lower = (ours, theirs) if claim.direction == "higher" else (theirs, ours)
+    return math.log(higher / lower) if claim.scale == "log_ratio" else higher - lower
+
+
+def _from_pairs(blank: dict[str, object], claim: Claim, pairs: Sequence[tuple[float, float]]) -> Verdict:
+    differences = [seed_value(claim, a, b) - claim.offset for a, b in pairs]
+    estimate, low, high = stats.paired_interval(differences)
+    outcome = verdict(low, high, claim.margin)
+    needed = None
+    if outcome is Outcome.INCONCLUSIVE and len(differences) > 1:
+        needed = stats.seeds_needed(differences, claim.margin)
+    notes = []
+    if low == high:
+        notes.append("all differences are equal, so the interval is one point")
+    if claim.kind == "equivalence" and outcome is Outcome.NO_DIFFERENCE:
+        notes.append("no difference is what this claim asks for")
+    note = "; ".join(notes)
+    return Verdict(
+        outcome=outcome,
+        sentence=_sentence(claim, str(blank["task"]), outcome, (estimate, low, high), len(pairs), needed, note),
+        estimate=estimate,
+        low=low,
+        high=high,
+        p=stats.sign_flip_p(differences),
+        detectable=stats.detectable_effect(differences),
+        seeds_needed=needed,
+        differences=tuple(differences),
+        note=note,
+        **blank,
+    )
+
+
+def _sentence(
+    claim: Claim,
+    task: str,
+    outcome: Outcome,
+    interval: tuple[float, float, float],
+    pairs: int,
+    needed: int | None,
+    note: str,
+) -> str:
+    """Return the verdict as one line; numbers are shown before the offset, against the bar that the claim sets."""
+    head = f"{outcome} (about {needed} seeds needed)" if needed is not None else str(outcome)
+    estimate, low, high = (value + claim.offset for value in interval)
+    bar = claim.offset + claim.margin
+    if claim.scale == "log_ratio":
+        figures = f"ratio {_exp(estimate):.3g} [{_exp(low):.3g}, {_exp(high):.3g}], bar {_exp(bar):.3g}"
+    else:
+        figures = f"{estimate:+.3g} [{low:+.3g}, {high:+.3g}], bar {bar:+.3g}"
+    tail = f"; {note}" if note else ""
+    return f"{head}: {claim.text} [{task}: {figures}, {pairs} seeds{tail}]"
+
+
+def _exp(value: float) -> float:
+    return math.exp(value) if value < 700 else math.inf
