@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -34,7 +35,7 @@ def read_npz(path: Path, max_bytes: int) -> Table:
             return from_columns(_spread({name: arrays[name] for name in arrays.files}, source), source, max_bytes)
     except InputError:
         raise
-    except (zipfile.BadZipFile, ValueError, KeyError, EOFError, NotImplementedError, RuntimeError) as error:
+    except (zipfile.BadZipFile, ValueError, KeyError, EOFError, RuntimeError, zlib.error) as error:
         raise InputError(f"{source} is not a sound npz file ({error}); write it again with numpy.savez") from error
 
 
@@ -84,8 +85,10 @@ def read_parquet(path: Path, max_bytes: int) -> Table:
     failures = require("pyarrow", "tables").ArrowException
     try:
         with parquet.ParquetFile(path) as file:
-            groups = [file.metadata.row_group(i).total_byte_size for i in range(file.metadata.num_row_groups)]
-            if sum(groups) > max_bytes:
+            facts = file.metadata
+            stored = sum(facts.row_group(i).total_byte_size for i in range(facts.num_row_groups))
+            # A run of equal values takes next to no room in the file, so count what its rows will take as well.
+            if max(stored, 8 * facts.num_rows * facts.num_columns) > max_bytes:
                 raise InputError(f"{source} unpacks to more than {max_bytes} bytes; split it or allow more")
             frame = file.read()
     except (failures, OSError) as error:

@@ -46,19 +46,19 @@ def from_cells(cells: Sequence[str], where: Where, max_bytes: int = MAX_TABLE_BY
     Raises:
         InputError: Infinite or decimal-comma numbers in a column of numbers, or cells too long for an array.
     """
-    missing = [cell in MISSING for cell in cells]
-    odd = [i for i, cell in enumerate(cells) if not missing[i] and not _NUMBER.fullmatch(cell)]
+    present = set(cells) - MISSING
+    odd = {cell for cell in present if not _NUMBER.fullmatch(cell)}
     if not odd:
-        values = np.array([math.nan if gone else float(cell) for gone, cell in zip(missing, cells, strict=True)])
-        return _require_finite(values, where)
-    numeric_but_for_odd = sum(missing) + len(odd) < len(cells)
-    if numeric_but_for_odd and all(_INFINITE.fullmatch(cells[i]) for i in odd):
+        numbers_of = {cell: float(cell) for cell in present}
+        return _require_finite(np.array([numbers_of.get(cell, math.nan) for cell in cells]), where)
+    first = next(i for i, cell in enumerate(cells) if cell in odd)
+    if odd < present and all(_INFINITE.fullmatch(cell) for cell in odd):
         raise InputError(
-            f"{where(odd[0])}: '{cells[odd[0]]}' is not a finite number; leave the cell empty or remove the row"
+            f"{where(first)}: '{cells[first]}' is not a finite number; leave the cell empty or drop the row"
         )
-    if all(_DECIMAL_COMMA.fullmatch(cells[i]) for i in odd):
-        raise InputError(f"{where(odd[0])}: '{cells[odd[0]]}' has a decimal comma; write numbers with a decimal point")
-    return _text(["" if gone else cell for gone, cell in zip(missing, cells, strict=True)], where, max_bytes)
+    if all(_DECIMAL_COMMA.fullmatch(cell) for cell in odd):
+        raise InputError(f"{where(first)}: '{cells[first]}' is a number with a comma; write a decimal point instead")
+    return _text(["" if cell in MISSING else cell for cell in cells], where, max_bytes)
 
 
 def from_array(values: npt.NDArray[Any], where: Where, max_bytes: int = MAX_TABLE_BYTES) -> Column:

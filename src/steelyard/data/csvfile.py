@@ -42,13 +42,12 @@ def parse_csv(data: bytes, source: str, max_bytes: int) -> Table:
     Raises:
         InputError: Whatever is wrong, with row (line number) and column.
     """
-    if not data.strip():
-        raise InputError(f"{source} is empty; a table needs a header row and at least one row of data")
     text = _decode(data, source)
+    if not text.strip():
+        raise InputError(f"{source} is empty; a table needs a header row and at least one row of data")
     separator = _separator(text)
     records = _records(text, separator, source)
-    _, header = records[0]
-    names = _check_header(header, source)
+    names = _check_header(*records[0], source)
     rows = records[1:]
     if not rows:
         raise InputError(f"{source} has a header row but no rows of data; it needs at least one")
@@ -93,15 +92,17 @@ def _split(line: str, separator: str) -> list[str]:
         return []
 
 
-def _check_header(header: list[str], source: str) -> list[str]:
+def _check_header(line: int, header: list[str], source: str) -> list[str]:
     seen: dict[str, int] = {}
     for number, name in enumerate(header, 1):
         if not name:
             raise InputError(
-                f"{source}, row 1: column {number} has no name; name it, or write the file without its index column"
+                f"{source}, row {line}: column {number} has no name; name it, or write the file without its index"
             )
         if name in seen:
-            raise InputError(f"{source}, row 1: columns {seen[name]} and {number} are both called '{name}'; rename one")
+            raise InputError(
+                f"{source}, row {line}: columns {seen[name]} and {number} are both called '{name}'; rename one"
+            )
         seen[name] = number
     return header
 

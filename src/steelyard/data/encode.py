@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from steelyard.data.columns import MAX_TABLE_BYTES
 from steelyard.data.tables import Table
 from steelyard.errors import InputError
 
@@ -45,7 +46,8 @@ def encode_features(table: Table, exclude: Iterable[str] = ()) -> Encoded:
         exclude: Names of columns to leave out, such as the label and the group.
 
     Raises:
-        InputError: An excluded column is not in the table, none is left, or a text column has over 1000 categories.
+        InputError: An excluded column is not in the table, none is left, a text column has over 1000 categories, or the
+            matrix would take more than 1 GiB.
     """
     left_out = {exclude} if isinstance(exclude, str) else set(exclude)
     for name in sorted(left_out):
@@ -54,9 +56,18 @@ def encode_features(table: Table, exclude: Iterable[str] = ()) -> Encoded:
     for name in table.columns:
         if name not in left_out:
             features.extend(_numeric(table, name) if table.is_numeric(name) else _categories(table, name))
+            _require_room(len(features), table, name)
     if not features:
         raise InputError(f"{table.source} has no column left to use as a feature; exclude fewer")
     return Encoded(np.column_stack([values for _, values in features]), tuple(name for name, _ in features))
+
+
+def _require_room(n_features: int, table: Table, name: str) -> None:
+    if 8 * n_features * table.n_rows > MAX_TABLE_BYTES:
+        raise InputError(
+            f"{table.source}, column '{name}': with it the {table.n_rows} rows have {n_features} features, too many to "
+            "hold in memory; exclude text columns with many values"
+        )
 
 
 def _numeric(table: Table, name: str) -> Iterator[Named]:

@@ -7,6 +7,9 @@ from typing import Literal
 
 from steelyard.errors import InputError, did_you_mean
 
+Origin = Literal["embedded", "mirror", "cache", "absent", "damaged"]
+"""Where a data set lies: inside a package, in the mirror folder, in the cache, nowhere here, or here but spoilt."""
+
 _GITHUB_RAW = "https://raw.githubusercontent.com"
 
 
@@ -144,6 +147,3 @@ def lookup(name: str) -> Dataset:
         known = ", ".join(sorted(DATASETS))
         raise InputError(f"unknown data set '{name}'; known are {known}.{did_you_mean(name, DATASETS)}")
     return DATASETS[name]
-
-
-Origin = Literal["embedded", "mirror", "cache", "absent", "damaged"]

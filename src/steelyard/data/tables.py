@@ -121,15 +121,15 @@ def _cell_namer(source: str, name: str) -> Where:
 
 def _as_array(values: Any) -> npt.NDArray[Any]:
     if isinstance(values, Sequence) and not isinstance(values, str | bytes):
-        array = np.empty(len(values), dtype=object)  # np.asarray would turn [1, "a"] into text without a word
-        array[:] = values
-        return array
+        return np.fromiter(values, dtype=object, count=len(values))  # np.asarray would silently turn [1, "a"] into text
     return np.asarray(values)
 
 
 def _is_frame(source: Any) -> bool:
-    kind = type(source)
-    return kind.__name__ == "DataFrame" and kind.__module__.partition(".")[0] in ("pandas", "polars")
+    return any(
+        kind.__name__ == "DataFrame" and kind.__module__.partition(".")[0] in ("pandas", "polars")
+        for kind in type(source).__mro__
+    )
 
 
 def _frame_columns(frame: Any) -> Iterable[tuple[str, npt.NDArray[Any]]]:
