@@ -20,7 +20,6 @@ from steelyard import catalog
 from steelyard.bench import arrays, environment
 from steelyard.bench.results import TaskInfo
 from steelyard.bench.store import Store
-from steelyard.card import Card
 from steelyard.contracts import BenchSpec, Block, Profile, Task
 from steelyard.errors import InputError, did_you_mean
 
@@ -54,7 +53,6 @@ class _Request:
     profile: Profile
     options: dict[str, Any]
     source: str
-    root: str
 
 
 def make_plan(
@@ -82,7 +80,7 @@ def make_plan(
         MissingExtraError: The method's extra is not installed.
         DataMissingError: A data set of the profile cannot be had.
     """
-    card, spec = catalog.load_card(method), catalog.load_bench(method)
+    spec, source = catalog.load_bench(method), source_hash(method)
     chosen = _profile(spec, profile)
     settings: dict[str, Any] = {}
     if data is None:
@@ -93,19 +91,19 @@ def make_plan(
         task, settings = _user_task(spec, data, options or {})
         blocks = (chosen.blocks[0].model_copy(update={"tasks": (task.name,), "seeds": None}),)
         own = {task.name: task}
-    request = _Request(spec, chosen, settings, source_hash(method), "evaluation")
+    request = _Request(spec, chosen, settings, source)
     seed_list = _seeds(seeds, USER_SEEDS if own else chosen.seeds)
     blocks = tuple(_with_arms(block, spec, arms) for block in blocks)
     if not any(block.arms for block in blocks):
         raise InputError(f"none of the arms {', '.join(arms or ())} is part of the {profile} profile of {method}")
     names = dict.fromkeys(name for block in blocks for name in block.tasks)
     tasks = {name: own.get(name) or spec.task(name) for name in names}
-    loaded = {name: _load(task, request, store) for name, task in tasks.items()}
-    cells = list(_cells(request, blocks, seed_list, {name: blobs for name, (_, blobs, _) in loaded.items()}))
+    loaded = {name: load_task(task, source, store) for name, task in tasks.items()}
+    cells = list(_cells(request, blocks, seed_list, {name: list(blobs) for name, (_, blobs) in loaded.items()}))
     return Plan(
-        record=_record(card, request, blocks, seed_list, [info for info, _, _ in loaded.values()]),
+        record=plan_record(spec, chosen, settings, blocks, seed_list, [info for info, _ in loaded.values()]),
         cells=cells,
-        blobs={name: content for _, _, contents in loaded.values() for name, content in contents.items()},
+        blobs={name: content for _, blobs in loaded.values() for name, content in blobs.items()},
     )
 
 
@@ -165,13 +163,13 @@ def validate(model: type[BaseModel], values: Mapping[str, Any], what: str) -> Ba
         raise InputError(f"{what}: option '{name}': {first['msg']}, got {first['input']!r}") from None
 
 
-def _load(task: Task, request: _Request, store: Store) -> tuple[TaskInfo, list[str], dict[str, bytes]]:
-    """Return what a task is, the names of its stored arrays, and the arrays themselves."""
+def load_task(task: Task, source: str, store: Store) -> tuple[TaskInfo, dict[str, bytes]]:
+    """Return what a task is and its arrays by stored name; what it prepares is kept in ``store``."""
     loaded = arrays.plain(task.load(), task.name)
     digest = arrays.content_hash(loaded)
     blobs = {digest: arrays.to_bytes(loaded)}
     if task.prepare is not None:
-        name = f"{digest[:32]}-prepared-{request.source[:16]}-{task.name}"
+        name = f"{digest[:32]}-prepared-{source[:16]}-{task.name}"
         blobs[name] = store.blob(name) or arrays.to_bytes(arrays.plain(task.prepare(loaded), task.name))
         store.add_blob(name, blobs[name])
     info = TaskInfo(
@@ -181,7 +179,7 @@ def _load(task: Task, request: _Request, store: Store) -> tuple[TaskInfo, list[s
         data_hash=digest,
         shapes={name: tuple(array.shape) for name, array in loaded.items()},
     )
-    return info, list(blobs), blobs
+    return info, blobs
 
 
 def _cells(
@@ -197,7 +195,7 @@ def _cells(
                     tuned = request.spec.tuned.get(task, {}).get(arm, {})
                     config = {**request.spec.arm(arm).config, **tuned}
                     params = {**request.profile.params, **block.params}
-                    yield make_cell(request.spec.method, request.profile, request.source, request.root, {
+                    yield make_cell(request.spec.method, request.profile, request.source, "evaluation", {
                         "task": task, "arm": arm, "seed": seed, "config": config, "params": params,
                         "options": request.options, "data": blobs[task],
                     })  # fmt: skip
@@ -222,21 +220,26 @@ def make_cell(method: str, profile: Profile, source: str, root: str, content: Ma
     }
 
 
-def _record(
-    card: Card, request: _Request, blocks: Sequence[Block], seeds: Sequence[int], tasks: Sequence[TaskInfo]
+def plan_record(
+    spec: BenchSpec,
+    profile: Profile,
+    options: Mapping[str, Any],
+    blocks: Sequence[Block],
+    seeds: Sequence[int],
+    tasks: Sequence[TaskInfo],
 ) -> dict[str, Any]:
-    spec = request.spec
+    """Return what the store keeps of a plan beside its cells: all that a reader of the results needs."""
     ran = {name for block in blocks for name in block.arms}
     few = sorted({task for block in blocks if block.seeds is not None for task in block.tasks})
     derived = [arm for arm in spec.arms if arm.derived]
     return {
-        "id": f"{spec.method.rpartition('.')[2]}-{request.profile.name}-{secrets.token_hex(3)}",
+        "id": f"{spec.method.rpartition('.')[2]}-{profile.name}-{secrets.token_hex(3)}",
         "method": spec.method,
-        "profile": request.profile.name,
+        "profile": profile.name,
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "steelyard": steelyard.__version__,
         "seeds": list(seeds),
-        "options": request.options,
+        "options": dict(options),
         "without_verdict": few,
         "tasks": [info.model_dump(mode="json") for info in tasks],
         "arms": [arm.model_dump(mode="json") for arm in spec.arms if arm.name in ran or arm in derived],
@@ -244,7 +247,7 @@ def _record(
         "traces": [trace.model_dump(mode="json") for trace in spec.traces],
         "primary": spec.primary,
         "cost": spec.cost,
-        "card": card.model_dump(mode="json"),
+        "card": catalog.load_card(spec.method).model_dump(mode="json"),
     }
 
 

@@ -28,7 +28,14 @@ def shown(quiet: bool = False) -> Iterator[OnProgress | None]:
 @contextmanager
 def _bar() -> Iterator[OnProgress]:
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     columns = (
         TextColumn("weighing"),

@@ -1,0 +1,33 @@
+"""One shape for every command: a function, its name, its help with an example."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+StoreOption = Annotated[
+    Path | None, typer.Option("--store", help="SQLite file. Default: $STEELYARD_STORE, else .steelyard/store.db")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
+
+
+class Command(NamedTuple):
+    """A command of the line; ``example`` closes its help."""
+
+    name: str
+    call: Callable[..., None]
+    example: str
+    context: dict[str, Any] = {}  # noqa: RUF012 - a NamedTuple's default is never changed
+
+    def add_to(self, app: typer.Typer) -> None:
+        """Register the command."""
+        app.command(self.name, epilog=f"Example: `{self.example}`", context_settings=self.context)(self.call)
+
+
+def print_json(value: Any) -> None:
+    """Print ``value`` as JSON, one document."""
+    typer.echo(json.dumps(value, indent=1))

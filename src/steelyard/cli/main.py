@@ -1,0 +1,62 @@
+"""The ``steelyard`` command: two verbs, use and weigh, and what helps with them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+import steelyard
+from steelyard.cli import data, look, weigh
+from steelyard.errors import SteelyardError
+
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="steelyard",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    help="Use methods from NeurIPS 2026, and weigh them against the baselines they claim to beat.",
+    epilog="Exit codes: 0 done, whatever the verdicts; 1 some cells failed; 2 wrong use or bad input; "
+    "3 an extra or a data set is missing; 130 interrupted, go on with: steelyard resume.",
+)
+for command in (*look.COMMANDS, *weigh.COMMANDS):
+    command.add_to(app)
+app.add_typer(data.app, name="data")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(steelyard.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def run() -> None:
+    """Run the command line; every error raised on purpose becomes one line and its exit code."""
+    try:
+        app()
+    except SteelyardError as error:
+        typer.echo(f"steelyard: {error}", err=True)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        typer.echo("steelyard: interrupted", err=True)
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:  # the reader of a pipe left: not an error of ours
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,196 @@
+"""``weigh``, ``resume``, ``plan`` and ``tune``: the commands that run cells."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from steelyard import catalog
+from steelyard.cli.command import Command, JsonOption, StoreOption, print_json
+from steelyard.errors import InputError
+
+JobsOption = Annotated[int | None, typer.Option("--jobs", min=1, help="Worker processes. Default: one per core.")]
+
+
+def weigh(
+    methods: Annotated[
+        list[str] | None, typer.Argument(metavar="METHOD…", help="Methods, or dotted names of packages of your own.")
+    ] = None,
+    all_: Annotated[bool, typer.Option("--all", help="Weigh every method of the catalog.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="At most a minute per method (the default).")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Ten seeds, at most ten minutes per method.")] = False,
+    profile: Annotated[str | None, typer.Option("--profile", help="Another profile of the bench.")] = None,
+    data: Annotated[
+        str | None, typer.Option("--data", help="Your own data: a table (CSV, Parquet, npz) or what the method takes.")
+    ] = None,
+    arms: Annotated[str | None, typer.Option("--arms", help="Comma-separated arms to run. Default: all.")] = None,
+    seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="Number of seeds.")] = None,
+    jobs: JobsOption = None,
+    store: StoreOption = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to write the HTML report.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Weigh methods against their baselines, print the verdicts, write a report.
+
+    What a method takes beside --data is given the same way, e.g. --group region --label y; see `steelyard card METHOD`.
+    """
+    from steelyard.bench.plan import make_plan
+    from steelyard.bench.store import Store
+    from steelyard.report.weighing import store_path
+
+    names, options = split_options(methods or [])
+    names = [row.id for row in catalog.METHODS] if all_ else names
+    if not names:
+        raise InputError("name a method to weigh, or use --all; `steelyard list` shows them")
+    if data is not None and len(names) > 1:
+        raise InputError(f"--data goes with one method, got {len(names)}")
+    if sum((quick, full, profile is not None)) > 1:
+        raise InputError("choose one of --quick, --full and --profile")
+    for name in names:
+        catalog.entry(name)
+    size = profile or ("full" if full else "quick")
+    chosen = [arm.strip() for arm in arms.split(",")] if arms else None
+    with Store(store_path(store), check=True) as opened:
+        plans = []
+        for name in names:
+            plan = make_plan(name, opened, data, size, seeds, chosen, options)
+            plan.save(opened)
+            plans.append(plan.id)
+            typer.echo(f"{plan.id}: {len(plan.cells)} cells", err=True)
+        code = finish(opened, plans, jobs, json, output)
+    raise typer.Exit(code)
+
+
+def split_options(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Split ``METHOD… --name value…`` into the methods and the options that belong to the method's bench."""
+    names = list(itertools.takewhile(lambda word: not word.startswith("-"), words))
+    rest = iter(words[len(names) :])
+    options: dict[str, str] = {}
+    for word in rest:
+        if not word.startswith("--"):
+            raise InputError(f"unexpected '{word}' after the options of the bench")
+        name, equals, value = word[2:].partition("=")
+        if not equals:
+            following = next(rest, None)
+            if following is None:
+                raise InputError(f"option --{name} needs a value; see `steelyard weigh --help`")
+            value = following
+        options[name.replace("-", "_")] = value
+    return names, options
+
+
+def finish(store: Any, weighings: Sequence[str], jobs: int | None, json: bool, output: Path | None) -> int:
+    """Run what is left of ``weighings``, print verdicts, write the report; return the exit code."""
+    from steelyard.bench import runner
+    from steelyard.bench.progress import shown
+    from steelyard.bench.source import read_results
+    from steelyard.report.html import write_report
+    from steelyard.report.text import text_table
+
+    try:
+        with shown() as on_progress:
+            counts = runner.run(store, weighings, jobs, on_progress)
+    except KeyboardInterrupt:
+        counts = store.counts(weighings)
+        typer.echo(
+            f"steelyard: interrupted; {counts.done} of {counts.total} cells are kept. Go on with: "
+            f"steelyard resume {' '.join(weighings)} --store {store.path}",
+            err=True,
+        )
+        return 130
+    results = [read_results(store, identity) for identity in weighings]
+    path = output or store.path.parent / "reports" / f"{'+'.join(weighings)}.html"
+    write_report(results, path)
+    if json:
+        print_json([result.model_dump(mode="json") for result in results])
+    else:
+        for result in results:
+            typer.echo(text_table(result))
+    typer.echo(f"report: {path.resolve()}", err=json)
+    return 1 if counts.failed else 0
+
+
+def resume(
+    weighings: Annotated[list[str] | None, typer.Argument(help="Weighings. Default: all unfinished ones.")] = None,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Try failed cells again.")] = False,
+    jobs: JobsOption = None,
+    store: StoreOption = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to write the HTML report.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Go on with weighings that were interrupted; finished cells are not run again."""
+    from steelyard.bench.store import Store
+    from steelyard.report.weighing import store_path
+
+    with Store(store_path(store), create=False, check=True) as opened:
+        for identity in weighings or []:
+            opened.weighing(identity)
+        known = weighings or opened.weighing_ids()
+        if retry_failed:
+            for identity in known:
+                opened.retry_failed(identity)
+        chosen = weighings or [identity for identity in known if not opened.counts([identity]).finished]
+        if not chosen:
+            typer.echo("nothing to resume: every weighing of the store is finished")
+            return
+        code = finish(opened, chosen, jobs, json, output)
+    raise typer.Exit(code)
+
+
+def plan(
+    method: Annotated[str, typer.Argument(help="The method.")],
+    profile: Annotated[str, typer.Option("--profile", help="quick, full, …")] = "quick",
+    seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="Number of seeds.")] = None,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Write a weighing's cells into the store without running them, e.g. for a cluster.
+
+    Any number of workers on machines that share the store's file can then run them: `python -m steelyard.bench.worker
+    STORE WEIGHING`.
+    """
+    from steelyard.bench.plan import make_plan
+    from steelyard.bench.store import Store
+    from steelyard.report.weighing import store_path
+
+    with Store(store_path(store), check=True) as opened:
+        made = make_plan(method, opened, None, profile, seeds)
+        made.save(opened)
+        worker = f"python -m steelyard.bench.worker {opened.path.resolve()} {made.id}"
+    if json:
+        kept = ("key", "task", "arm", "seed", "exclusive")
+        cells = [{name: cell[name] for name in kept} for cell in made.cells]
+        print_json({"weighing": made.id, "store": str(opened.path.resolve()), "worker": worker, "cells": cells})
+    else:
+        typer.echo(f"{made.id}: {len(made.cells)} cells; run them with: {worker}")
+
+
+def tune(
+    method: Annotated[str, typer.Argument(help="The method.")],
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Default: tuned.json beside the bench.")] = None,
+    jobs: JobsOption = None,
+    store: StoreOption = None,
+) -> None:
+    """Renew the tuned settings of a bench: every arm's grid on tuning seeds that no verdict is read from."""
+    from steelyard.bench.progress import shown
+    from steelyard.bench.store import Store
+    from steelyard.bench.tune import tune as run_tuning
+    from steelyard.report.weighing import store_path
+
+    with Store(store_path(store), check=True) as opened, shown() as on_progress:
+        path = run_tuning(method, opened, output, jobs, on_progress)
+    typer.echo(f"tuned settings: {path}")
+
+
+_ANY_OPTION = {"ignore_unknown_options": True, "allow_extra_args": True}
+
+COMMANDS = (
+    Command("weigh", weigh, "steelyard weigh gdro_fsq --data my.csv --group region --label y", _ANY_OPTION),
+    Command("resume", resume, "steelyard resume"),
+    Command("plan", plan, "steelyard plan nfi --profile full --json"),
+    Command("tune", tune, "steelyard tune gdro_fsq"),
+)
