@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from steelyard.errors import InputError, StoreError
 
+DEFAULT_PATH = ".steelyard/store.db"
 ATTEMPTS = 3
 LEASE_S = 60.0  # a heartbeat older than this, from another machine, means a dead owner
 
@@ -41,6 +42,11 @@ CREATE TABLE IF NOT EXISTS metric(
   key TEXT NOT NULL REFERENCES cell(key), name TEXT NOT NULL, value REAL, PRIMARY KEY(key, name)) STRICT;
 """
 _VERSION = 1
+
+
+def store_path(store: str | os.PathLike[str] | None = None) -> Path:
+    """Return the store's file: the argument, else ``STEELYARD_STORE``, else ``.steelyard/store.db`` here."""
+    return Path(store or os.environ.get("STEELYARD_STORE") or DEFAULT_PATH)
 
 
 class Claimed(NamedTuple):

@@ -58,9 +58,8 @@ def report(
 ) -> None:
     """Write the HTML report of weighings that are in the store."""
     from steelyard.bench.source import read_results
-    from steelyard.bench.store import Store
+    from steelyard.bench.store import Store, store_path
     from steelyard.report.html import write_report
-    from steelyard.report.weighing import store_path
 
     with Store(store_path(store), create=False, check=True) as opened:
         chosen = weighings or _newest(opened.weighing_ids())
@@ -81,7 +80,7 @@ def view(
     store: StoreOption = None,
 ) -> None:
     """Serve the store's reports on 127.0.0.1, with live progress of a running weighing."""
-    from steelyard.report.weighing import store_path
+    from steelyard.bench.store import store_path
     from steelyard.serve.view import serve
 
     serve(store_path(store), port=port, open_browser=browser)
@@ -102,8 +101,7 @@ def export(
 ) -> None:
     """Export results for other tools."""
     from steelyard.bench.source import read_results
-    from steelyard.bench.store import Store
-    from steelyard.report.weighing import store_path
+    from steelyard.bench.store import Store, store_path
 
     with Store(store_path(store), create=False, check=True) as opened:
         results = [read_results(opened, identity) for identity in weighings or _newest(opened.weighing_ids())]

@@ -39,8 +39,7 @@ def weigh(
     What a method takes beside --data is given the same way, e.g. --group region --label y; see `steelyard card METHOD`.
     """
     from steelyard.bench.plan import make_plan
-    from steelyard.bench.store import Store
-    from steelyard.report.weighing import store_path
+    from steelyard.bench.store import Store, store_path
 
     names, options = split_options(methods or [])
     names = [row.id for row in catalog.METHODS] if all_ else names
@@ -123,8 +122,7 @@ def resume(
     json: JsonOption = False,
 ) -> None:
     """Go on with weighings that were interrupted; finished cells are not run again."""
-    from steelyard.bench.store import Store
-    from steelyard.report.weighing import store_path
+    from steelyard.bench.store import Store, store_path
 
     with Store(store_path(store), create=False, check=True) as opened:
         for identity in weighings or []:
@@ -154,8 +152,7 @@ def plan(
     STORE WEIGHING`.
     """
     from steelyard.bench.plan import make_plan
-    from steelyard.bench.store import Store
-    from steelyard.report.weighing import store_path
+    from steelyard.bench.store import Store, store_path
 
     with Store(store_path(store), check=True) as opened:
         made = make_plan(method, opened, None, profile, seeds)
@@ -177,9 +174,8 @@ def tune(
 ) -> None:
     """Renew the tuned settings of a bench: every arm's grid on tuning seeds that no verdict is read from."""
     from steelyard.bench.progress import shown
-    from steelyard.bench.store import Store
+    from steelyard.bench.store import Store, store_path
     from steelyard.bench.tune import tune as run_tuning
-    from steelyard.report.weighing import store_path
 
     with Store(store_path(store), check=True) as opened, shown() as on_progress:
         path = run_tuning(method, opened, output, jobs, on_progress)

@@ -12,16 +12,9 @@ from steelyard.bench.plan import make_plan
 from steelyard.bench.progress import shown
 from steelyard.bench.results import Results, Verdict
 from steelyard.bench.source import read_results
-from steelyard.bench.store import Store
+from steelyard.bench.store import Store, store_path
 from steelyard.report.html import write_report
 from steelyard.report.text import text_table
-
-DEFAULT_STORE = ".steelyard/store.db"
-
-
-def store_path(store: str | os.PathLike[str] | None = None) -> Path:
-    """Return the store's file: the argument, else ``STEELYARD_STORE``, else ``.steelyard/store.db`` here."""
-    return Path(store or os.environ.get("STEELYARD_STORE") or DEFAULT_STORE)
 
 
 class Weighing:

@@ -1,0 +1,72 @@
+# Two commands: `make weigh` (three methods against their baselines, one report) and `make test`.
+# Both build the environment they need in .venv on first use.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Real data sets: a mirror folder beside the checkout is used when there is one and nothing else is set.
+ifeq ($(origin STEELYARD_DATA_MIRROR),undefined)
+ifneq ($(wildcard ../shared/data/index.json),)
+export STEELYARD_DATA_MIRROR := $(abspath ../shared/data)
+endif
+endif
+export OMP_NUM_THREADS ?= 1
+METHODS := greedy_momentum nfi gdro_fsq
+
+.PHONY: weigh full test lint types unit acceptance docs bench mutation clean
+
+weigh: $(VENV)/use.stamp
+	$(BIN)/steelyard weigh $(METHODS) --quick
+
+full: $(VENV)/use.stamp
+	$(BIN)/steelyard weigh $(METHODS) --full
+
+test: lint types unit acceptance docs
+	@echo "all tests passed"
+
+lint: $(VENV)/dev.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+types: $(VENV)/dev.stamp
+	$(BIN)/mypy
+
+unit: $(VENV)/dev.stamp chromium
+	$(BIN)/pytest -n 2 --dist worksteal -m "not acceptance and not faults" --cov --cov-report=
+	$(BIN)/pytest -m faults --cov --cov-append --cov-report=
+	$(BIN)/coverage report --skip-covered --fail-under=90
+	$(BIN)/coverage report --skip-covered --fail-under=95 --include="src/steelyard/optim/*/core.py"
+
+acceptance: $(VENV)/dev.stamp
+	$(BIN)/pytest -n 2 --dist worksteal -m acceptance
+
+docs: $(VENV)/dev.stamp
+	$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
+
+bench: $(VENV)/dev.stamp
+	for script in benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done
+	$(BIN)/python benchmarks/plot_scaling.py
+
+mutation: $(VENV)/dev.stamp
+	$(BIN)/python benchmarks/mutation.py
+
+.PHONY: chromium
+chromium:
+	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+	  && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; } \
+	  || echo "chromium is missing and cannot be installed here; the browser tests will say so"
+
+# The CPU build of torch is taken when no torch is there: a plain install may bring several GB of CUDA.
+$(VENV)/use.stamp: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -c "import torch" 2>/dev/null || $(BIN)/pip install -q torch==2.13.0
+	$(BIN)/pip install -q -e ".[optim,tables]"
+	@touch $@
+
+$(VENV)/dev.stamp: $(VENV)/use.stamp
+	$(BIN)/pip install -q -e ".[dev]"
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .steelyard docs/_build docs/methods .coverage* .pytest_cache .mypy_cache .ruff_cache
