@@ -21,7 +21,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "sign_flip_p",
         ),
         "source": ("open_source",),
-        "verdict": ("verdict",),
+        "verdicts": ("verdict",),
     },
     extra="optim",
 )

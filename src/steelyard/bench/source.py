@@ -10,7 +10,7 @@ from typing import Any
 from steelyard import catalog
 from steelyard.bench.results import Results, Row, TaskInfo
 from steelyard.bench.store import Store
-from steelyard.bench.verdict import judge
+from steelyard.bench.verdicts import judge
 from steelyard.card import Claim
 from steelyard.contracts import Arm, Derive, Metric, Trace
 from steelyard.errors import SteelyardError

@@ -1,0 +1,197 @@
+import math
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from steelyard.bench import Outcome, Row, verdict
+from steelyard.bench.verdicts import judge
+from steelyard.card import Claim
+from steelyard.contracts import Metric
+from steelyard.errors import InputError
+
+ACCURACY = Metric(name="accuracy", label="accuracy", better="higher", worst=0.1)
+COST = Metric(name="cost", label="cost", better="lower")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "margin", "expected"),
+    [
+        (-0.4, 0.5, 0.5, Outcome.NO_DIFFERENCE),
+        (0.1, 0.4, 0.5, Outcome.NO_DIFFERENCE),  # inside the margin comes before direction
+        (-0.4, -0.1, 0.5, Outcome.NO_DIFFERENCE),
+        (0.6, 2.0, 0.5, Outcome.BORNE_OUT),
+        (0.5, 2.0, 0.5, Outcome.DIRECTION_ONLY),
+        (0.1, 2.0, 0.5, Outcome.DIRECTION_ONLY),
+        (0.1, 2.0, 0.0, Outcome.BORNE_OUT),
+        (-2.0, -0.1, 0.0, Outcome.REVERSED),
+        (-2.0, -0.1, 0.5, Outcome.REVERSED),
+        (-0.1, 2.0, 0.5, Outcome.INCONCLUSIVE),
+        (0.0, 2.0, 0.0, Outcome.INCONCLUSIVE),
+        (0.0, 0.0, 0.0, Outcome.INCONCLUSIVE),
+        (-math.inf, math.inf, 1.0, Outcome.INCONCLUSIVE),
+    ],
+)
+def test_the_rule(low, high, margin, expected):
+    assert verdict(low, high, margin) is expected
+
+
+def test_the_rule_refuses_what_is_no_interval():
+    for low, high, margin in ((1.0, 0.0, 0.0), (math.nan, 1.0, 0.0), (0.0, 1.0, -1.0), (0.0, 1.0, math.nan)):
+        with pytest.raises(InputError):
+            verdict(low, high, margin)
+
+
+def rows(arm, values, metric="accuracy", task="digits", failed=()):
+    return [
+        Row(
+            key=f"{arm}{task}{seed}",
+            task=task,
+            arm=arm,
+            seed=seed,
+            state="failed" if seed in failed else "done",
+            metrics={} if seed in failed else {metric: value},
+        )
+        for seed, value in enumerate(values)
+    ]
+
+
+def claim(**changes):
+    values = {
+        "id": "c",
+        "text": "ours is better",
+        "metric": "accuracy",
+        "arm": "ours",
+        "versus": "theirs",
+        "direction": "higher",
+    }
+    return Claim(**{**values, **changes})
+
+
+def judged(claims, all_rows, metrics=(ACCURACY, COST), few=frozenset()):
+    return judge([claims] if isinstance(claims, Claim) else claims, all_rows, metrics, few)
+
+
+OURS, THEIRS = [0.9, 0.92, 0.88, 0.91, 0.9, 0.93], [0.8, 0.83, 0.8, 0.8, 0.81, 0.82]
+
+
+def test_pairs_by_seed_whatever_the_order_of_rows():
+    straight = judged(claim(), rows("ours", OURS) + rows("theirs", THEIRS))
+    shuffled = judged(claim(), rows("theirs", THEIRS)[::-1] + rows("ours", OURS))
+    assert straight == shuffled
+    assert straight[0].outcome is Outcome.BORNE_OUT
+    assert straight[0].differences == pytest.approx([a - b for a, b in zip(OURS, THEIRS, strict=True)])
+
+
+@given(st.lists(st.floats(-10, 10), min_size=3, max_size=8), st.floats(0, 2))
+def test_the_mirrored_claim_gets_the_mirrored_verdict(values, margin):
+    assume(max(values) - min(values) > 1e-6)
+    mirror = {
+        Outcome.REVERSED: {Outcome.BORNE_OUT, Outcome.DIRECTION_ONLY},
+        Outcome.NO_DIFFERENCE: {Outcome.NO_DIFFERENCE},
+    }
+    zeros = [0.0] * len(values)
+    one = judged(claim(margin=margin), rows("ours", values) + rows("theirs", zeros))[0]
+    other = judged(claim(margin=margin, direction="lower"), rows("ours", values) + rows("theirs", zeros))[0]
+    same = judged(claim(margin=margin), rows("ours", zeros) + rows("theirs", values))[0]
+    assert other.outcome is same.outcome
+    assert (other.low, other.high) == (same.low, same.high)
+    if one.outcome in mirror:
+        assert other.outcome in mirror[one.outcome]
+
+
+def test_offset_margin_and_constant():
+    constant = claim(versus=0.85, direction="higher")
+    assert judged(constant, rows("ours", OURS))[0].outcome is Outcome.BORNE_OUT
+    near = claim(offset=-0.2)  # not worse by more than .2
+    assert judged(near, rows("ours", THEIRS) + rows("theirs", OURS))[0].outcome is Outcome.BORNE_OUT
+    assert judged(claim(), rows("ours", THEIRS) + rows("theirs", OURS))[0].outcome is Outcome.REVERSED
+    assert judged(claim(margin=0.5), rows("ours", OURS) + rows("theirs", THEIRS))[0].outcome is Outcome.NO_DIFFERENCE
+    assert judged(claim(offset=0.05, margin=0.06), rows("ours", OURS) + rows("theirs", THEIRS))[0].outcome in (
+        Outcome.DIRECTION_ONLY,
+        Outcome.NO_DIFFERENCE,
+    )
+
+
+def test_log_ratio_claims_read_the_ratio():
+    cheap, dear = [1.0, 1.1, 0.9, 1.0, 1.05, 1.0], [2.0, 2.1, 1.9, 2.2, 2.0, 1.95]
+    both = rows("ours", cheap, "cost") + rows("theirs", dear, "cost")
+    ratio = claim(metric="cost", direction="lower", scale="log_ratio")
+    assert judged(ratio.model_copy(update={"offset": math.log(1.5)}), both)[0].outcome is Outcome.BORNE_OUT
+    assert judged(ratio.model_copy(update={"offset": math.log(3.0)}), both)[0].outcome is Outcome.REVERSED
+    found = judged(ratio, both)[0]
+    assert math.exp(found.estimate) == pytest.approx(2.02, abs=0.05)
+    assert "ratio 2.0" in found.sentence
+    broken = judged(ratio, rows("ours", [0.0, *cheap[1:]], "cost") + rows("theirs", dear, "cost"))[0]
+    assert broken.outcome is Outcome.INCONCLUSIVE
+    assert "logarithm" in broken.note
+
+
+def test_a_failed_cell_counts_as_the_worst_and_many_make_it_inconclusive():
+    many = [0.9 + 0.001 * i for i in range(12)]
+    base = [0.8] * 12
+    one = judged(claim(), rows("ours", many, failed={3}) + rows("theirs", base))[0]
+    assert one.differences[3] == pytest.approx(0.1 - 0.8)
+    assert (one.failed_cells, one.cells) == (1, 24)
+    three = judged(claim(), rows("ours", many, failed={3, 4, 5}) + rows("theirs", base))[0]
+    assert three.outcome is Outcome.INCONCLUSIVE
+    assert "3 of 24 cells failed" in three.sentence
+    assert three.estimate is None
+
+
+def test_without_a_declared_worst_value_the_worst_seen_is_taken():
+    lost = judged(
+        claim(metric="cost", direction="lower"),
+        rows("ours", [1.0] * 12, "cost", failed={0}) + rows("theirs", [2.0] * 11 + [7.0], "cost"),
+    )[0]
+    assert lost.differences[0] == 2.0 - 7.0
+
+
+def test_all_equal_is_said_and_all_zero_is_inconclusive():
+    same = judged(claim(), rows("ours", [0.5] * 6) + rows("theirs", [0.5] * 6))[0]
+    assert same.outcome is Outcome.INCONCLUSIVE
+    assert "one point" in same.note
+    assert same.seeds_needed is None
+    apart = judged(claim(), rows("ours", [1.0] * 6) + rows("theirs", [0.5] * 6))[0]
+    assert apart.outcome is Outcome.BORNE_OUT
+    assert "one point" in apart.sentence
+
+
+def test_inconclusive_says_how_many_seeds_and_equivalence_that_it_is_wished_for():
+    open_ = judged(claim(), rows("ours", [0.5, 0.9, 0.4, 0.8, 0.45, 0.8]) + rows("theirs", [0.6] * 6))[0]
+    assert open_.outcome is Outcome.INCONCLUSIVE
+    assert f"about {open_.seeds_needed} seeds needed" in open_.sentence
+    assert open_.seeds_needed > 6
+    equal = judged(claim(kind="equivalence", margin=0.5), rows("ours", OURS) + rows("theirs", THEIRS))[0]
+    assert equal.outcome is Outcome.NO_DIFFERENCE
+    assert "asks for" in equal.note
+
+
+def test_one_verdict_per_task_and_none_for_few_seeds_or_absent_arms():
+    two = rows("ours", OURS) + rows("theirs", THEIRS) + rows("ours", THEIRS, task="b") + rows("theirs", OURS, task="b")
+    assert [(v.task, v.outcome) for v in judged(claim(), two)] == [
+        ("digits", Outcome.BORNE_OUT),
+        ("b", Outcome.REVERSED),
+    ]
+    assert [v.task for v in judged(claim(tasks=("b",)), two)] == ["b"]
+    assert [v.task for v in judged(claim(), two, few=frozenset({"b"}))] == ["digits"]
+    for missing in (claim(arm="nobody"), claim(paper_scale_only=True), claim(tasks=("c",))):
+        found = judged(missing, two)
+        assert [v.outcome for v in found] == [Outcome.NOT_TESTABLE]
+        assert found[0].p is None
+    with pytest.raises(InputError, match="unknown metric"):
+        judged(claim(metric="nothing"), two)
+
+
+def test_holm_is_shown_beside_and_does_not_change_the_verdict():
+    both = rows("ours", OURS) + rows("theirs", THEIRS)
+    found = judged([claim(id="a"), claim(id="b", direction="lower"), claim(id="c", paper_scale_only=True)], both)
+    assert [v.p for v in found[:2]] == [2 / 64, 2 / 64]
+    assert [v.p_holm for v in found[:2]] == [4 / 64, 4 / 64]
+    assert found[2].p_holm is None
+    assert found[0].outcome is Outcome.BORNE_OUT
+
+
+def test_an_equivalence_claim_needs_a_margin():
+    with pytest.raises(ValueError, match="margin"):
+        claim(kind="equivalence")
