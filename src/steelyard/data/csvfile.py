@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from steelyard.data.tables import Table
 from steelyard.errors import InputError
 
 _SEPARATORS = ",\t;|"  # the first wins a tie
+_LINE_END = re.compile(r"\r\n|\r|\n")
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
@@ -81,13 +83,15 @@ def _records(text: str, separator: str, source: str) -> list[tuple[int, list[str
 
 
 def _separator(text: str) -> str:
-    first = next(line for line in io.StringIO(text) if line.strip())
-    return max(_SEPARATORS, key=lambda mark: len(_split(first, mark)))
+    return max(_SEPARATORS, key=lambda mark: len(_first_record(text, mark)))
 
 
-def _split(line: str, separator: str) -> list[str]:
+def _first_record(text: str, separator: str) -> list[str]:
+    """Return the cells of the first record that is not an empty line, or none when it cannot be read."""
+    lines = io.StringIO(text, newline="")
     try:
-        return next(csv.reader([line], delimiter=separator, skipinitialspace=True), [])
+        reader = csv.reader(lines, delimiter=separator, skipinitialspace=True, strict=True)
+        return next((cells for cells in reader if cells), [])
     except csv.Error:
         return []
 
@@ -128,18 +132,18 @@ def _decode(data: bytes, source: str) -> str:
     except UnicodeDecodeError as error:
         raise _undecodable(data, source, error) from error
     if "\0" in text:
-        row = text.count("\n", 0, text.index("\0")) + 1
+        row = len(_LINE_END.split(text[: text.index("\0")]))
         raise InputError(f"{source}, row {row}: it holds a zero byte, so this is not a text file; save it as UTF-8 CSV")
     return text
 
 
 def _undecodable(data: bytes, source: str, error: UnicodeDecodeError) -> InputError:
     """Name the row and, as far as the text before the bad byte tells, the column."""
-    before = data[: error.start].decode("utf-8-sig", errors="replace")
-    row = before.count("\n") + 1
-    separator = _separator(before) if before.strip() else ","
-    header = _split(before.splitlines()[0], separator) if row > 1 else []
-    position = len(_split(before.rpartition("\n")[2] + "x", separator))
+    before = _LINE_END.split(data[: error.start].decode("utf-8-sig", errors="replace"))
+    row, line = len(before), before[-1]
+    separator = _separator(before[0]) if row > 1 else ","
+    header = _first_record(before[0], separator) if row > 1 else []
+    position = line.count(separator) + 1  # a quoted separator would shift it, which is near enough to find the byte
     column = f"column '{header[position - 1].strip()}'" if 0 < position <= len(header) else f"column {position}"
     return InputError(
         f"{source}, row {row}, {column}: byte 0x{data[error.start]:02x} is not UTF-8; save the file as UTF-8"

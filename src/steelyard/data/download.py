@@ -174,9 +174,13 @@ def _publish(stream: BinaryIO, temporary: Path, target: Path, dataset: str) -> N
 
 def _reason(error: Exception) -> str:
     if isinstance(error, urllib.error.HTTPError):
-        return f"the server answers {error.code} {error.reason}"
+        return _one_line(f"the server answers {error.code} {error.reason}")
     inner = error.reason if isinstance(error, urllib.error.URLError) else error
-    return "no answer in time" if isinstance(inner, TimeoutError) else str(inner) or type(inner).__name__
+    return "no answer in time" if isinstance(inner, TimeoutError) else _one_line(str(inner) or type(inner).__name__)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _unreachable(file: RemoteFile, dataset: str, reason: str) -> DataMissingError:

@@ -83,7 +83,8 @@ def _numeric(table: Table, name: str) -> Iterator[Named]:
 def _standardise(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     if values.size == 0 or values.min() == values.max():
         return np.zeros_like(values)
-    scaled = values / np.abs(values).max()  # so that squares of very large values stay finite
+    _, exponent = np.frexp(np.abs(values).max())
+    scaled = np.ldexp(values, -exponent)  # exact, and squares of very large or small values stay in range
     centred = scaled - scaled.mean()
     return np.asarray(centred / np.sqrt(np.mean(centred**2)), dtype=np.float64)
 
