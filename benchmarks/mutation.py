@@ -111,7 +111,8 @@ def main() -> None:
         every = [(name, *mutant) for name in CORES[method] for mutant in mutants((folder / name).read_text())]
         drawn = random.Random(0).sample(every, min(arguments.sample, len(every)))
         with ThreadPoolExecutor(arguments.jobs) as pool:
-            alive = list(pool.map(lambda mutant: survives(method, mutant[0], mutant[2]), drawn))
+            names, _, sources = zip(*drawn, strict=True)
+            alive = list(pool.map(survives, [method] * len(drawn), names, sources))
         survivors = [f"{name} {label}" for (name, label, _), lives in zip(drawn, alive, strict=True) if lives]
         score = 1 - len(survivors) / len(drawn)
         figures[method] = {"mutants": len(every), "drawn": len(drawn), "score": round(score, 3), "alive": survivors}
