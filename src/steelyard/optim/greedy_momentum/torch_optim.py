@@ -1,0 +1,441 @@
+"""Drop-in torch optimizers that pick their momentum at every step.
+
+With one candidate the step is torch's own function, so the result is torch's, bit for bit. With several, the buffers
+and the parameter update follow torch's order of operations, so a run that always picks the same candidate is the run
+of torch's optimizer with that value.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from steelyard.errors import InputError
+from steelyard.optim.greedy_momentum import core
+from steelyard.optim.greedy_momentum.autocorrelation import GradAutocorrelation
+from steelyard.optim.greedy_momentum.core import Floats, Rule
+from steelyard.optim.greedy_momentum.greedy import (
+    Greedy,
+    Group,
+    Piece,
+    Tally,
+    at_once,
+    check_at_least_zero,
+    cut,
+    cut_each,
+    directions,
+    exact,
+    gradient,
+    in_sample,
+    inner_products,
+    spans,
+    stored,
+)
+
+__all__ = ["GradAutocorrelation", "GreedyAdamW", "GreedySGD"]
+
+# Through importlib, since torch.optim hides its modules sgd and adam behind other names.
+_sgd = importlib.import_module("torch.optim.sgd").sgd
+_adam = importlib.import_module("torch.optim.adam").adam
+for _function, _needs in (
+    (_sgd, {"params", "d_p_list", "momentum_buffer_list", "foreach", "weight_decay", "momentum", "lr", "maximize"}),
+    (_adam, {"params", "grads", "exp_avgs", "exp_avg_sqs", "state_steps", "foreach", "decoupled_weight_decay"}),
+):
+    if not _needs <= set(inspect.signature(_function).parameters):
+        raise ImportError(
+            f"torch {torch.__version__} has another {_function.__name__}() than these optimizers rest on."
+        )
+
+
+class GreedySGD(Greedy):
+    """SGD that carries one momentum buffer per candidate and steps with the best aligned one.
+
+    The alignment of candidate m is J_m = <g, buf_m> sqrt(1 - m^2) (README of the paper's repository). Drop-in for
+    ``torch.optim.SGD`` without ``nesterov`` and ``dampening``; one candidate is torch's SGD bit for bit. Schedulers
+    work as with torch: ``group["momentum"]`` shows the value last chosen (the mean over tensors for "per_param"); a
+    value that a scheduler writes there is used with one candidate and ignored with several (warned once).
+
+    Memory: one buffer per candidate (none for candidate 0, unless score="next"). With gradient scaling, step after
+    unscaling, as ``torch.amp.GradScaler`` does. Under data-parallel training the gradients are equal on all ranks and
+    nothing needs doing; where parameters are sharded, pass ``reduce``. A scalar tensor ``lr`` is read on the host.
+
+    Args:
+        params: Parameters, or dicts of groups; a group may set ``lr``, ``weight_decay``, ``maximize``, ``foreach`` and,
+            under selection="per_param", ``momentum``.
+        lr: Learning rate.
+        momentum: Candidates in [0, 1), sorted and unique; one number is a single candidate.
+        selection: "global" (one candidate for all tensors, from the sum of their J) or "per_param".
+        j_ema: Smoothing of J over steps, in [0, 1). Default 0.
+        score: "in_sample" (default) or "next": <g_t, buf_{t-1}>, unbiased for the expected drop; smooth it.
+        normalization: "accumulator" (default) or "literal": sqrt(1 - m^2), the same for SGD; "none".
+        hysteresis: Steps in a row for which the raw J must favour a candidate before a switch; 0 switches at once.
+        preset: "paper" (README) or "robust" (score "next", normalization "none", j_ema 0.9; an addition of this
+            library); knobs that are given as well win.
+        weight_decay: L2 penalty, inside the buffers as in torch; J takes the gradient without it as its left factor.
+        maximize: Ascend instead.
+        foreach: True handles a group's tensors at once, False one by one; None: at once on accelerators and in
+            cache-sized blocks on the CPU.
+        reduce: Called with float64 CPU tensors of partial sums that it must sum over ranks in place.
+
+    Raises:
+        InputError: An argument is outside its range.
+    """
+
+    _key = "momentum"
+    _averaged = False
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor = 1e-3,
+        momentum: float | Sequence[float] = (0.5, 0.9, 0.99),
+        *,
+        selection: core.Selection | None = None,
+        j_ema: float | None = None,
+        score: core.Score | None = None,
+        normalization: core.Normalization | None = None,
+        hysteresis: int | None = None,
+        preset: core.Preset | None = None,
+        weight_decay: float = 0.0,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        reduce: Callable[[Tensor], object] | None = None,
+    ) -> None:
+        candidates = core.check_candidates(momentum, "momentum")
+        rule = core.make_rule(
+            preset,
+            selection=selection,
+            j_ema=j_ema,
+            score=score,
+            normalization=normalization,
+            hysteresis=hysteresis,
+        )
+        check_at_least_zero(lr=lr, weight_decay=weight_decay)
+        self._reduce = reduce
+        defaults = {
+            "lr": lr,
+            "momentum": candidates[0],
+            "candidates": candidates,
+            "weight_decay": weight_decay,
+            "maximize": maximize,
+            "foreach": foreach,
+            "rule": rule._asdict(),
+        }
+        super().__init__(params, defaults)
+
+    def _plain_step(self, group: Group, params: list[Tensor]) -> None:
+        momentum = group["momentum"]
+        buffers = [self.state[p].get("momentum_buffer") for p in params] if momentum != 0 else []
+        _sgd(
+            params,
+            [gradient(p) for p in params],
+            buffers,
+            foreach=group["foreach"],
+            weight_decay=group["weight_decay"],
+            momentum=momentum,
+            lr=group["lr"],
+            dampening=0.0,
+            nesterov=False,
+            maximize=group["maximize"],
+        )
+        for p, buffer in zip(params, buffers, strict=False):
+            self.state[p]["momentum_buffer"] = buffer
+
+    def _advance(self, group: Group, params: list[Tensor], rule: Rule) -> tuple[Floats, Floats, Floats]:
+        values = stored(group["candidates"], rule)
+        tally = Tally()
+        advance = _accumulate_at_once if at_once(group, params) else _accumulate_in_turn
+        advance(tally, group, params, [self._stack(p, len(values)) for p in params], values, rule.score == "next")
+        sizes = np.array([float(p.numel()) for p in params])
+        return tally.on_host(len(params), len(group["candidates"])), sizes, sizes
+
+    def _stack(self, p: Tensor, size: int) -> Tensor:
+        state = self.state[p]
+        if "momentum_buffers" not in state:
+            state["momentum_buffers"] = p.new_zeros((size, *p.shape))
+        stack: Tensor = state["momentum_buffers"]
+        return stack
+
+    def _apply(self, group: Group, params: list[Tensor], choice: list[int], rule: Rule) -> None:
+        offset = len(group["candidates"]) - len(stored(group["candidates"], rule))
+        updates = []
+        for p, index in zip(params, choice, strict=True):
+            if index >= offset:
+                updates.append(self.state[p]["momentum_buffers"][index - offset])
+            else:
+                updates += directions(group, [p], [gradient(p)])[1]
+        torch._foreach_add_(params, updates, alpha=-float(group["lr"]))
+
+
+def _accumulate_in_turn(
+    tally: Tally, group: Group, params: list[Tensor], stacks: list[Tensor], values: tuple[float, ...], ahead: bool
+) -> None:
+    """Set every buffer <- m buffer + gradient and add its inner products, tensor by tensor."""
+    columns: dict[torch.dtype, Tensor] = {}
+    for row, (p, stack) in enumerate(zip(params, stacks, strict=True)):
+        for span in spans(p):
+            (raw,), (entering,) = directions(group, [cut(p, span)], [cut(gradient(p), span)])
+            buffers = cut_each(stack, span)
+            if ahead:
+                tally.add(row, inner_products(buffers, raw))
+            if p.dtype in (torch.float32, torch.float64):
+                if p.dtype not in columns:
+                    columns[p.dtype] = torch.tensor(values, dtype=p.dtype, device=p.device)
+                buffers.mul_(columns[p.dtype].view(-1, *[1] * (buffers.dim() - 1)))
+            else:
+                torch._foreach_mul_(buffers.unbind(0), values)
+            buffers.add_(entering)
+            if not ahead:
+                tally.add(row, in_sample(buffers, raw, entering, group))
+
+
+def _accumulate_at_once(
+    tally: Tally, group: Group, params: list[Tensor], stacks: list[Tensor], values: tuple[float, ...], ahead: bool
+) -> None:
+    """Do the same with foreach kernels over all tensors and candidates."""
+    raw, entering = directions(group, params, [gradient(p) for p in params])
+    if ahead:
+        for row, (stack, g) in enumerate(zip(stacks, raw, strict=True)):
+            tally.add(row, inner_products(stack, g))
+    for m, buffers in zip(values, zip(*(stack.unbind(0) for stack in stacks), strict=True), strict=True):
+        torch._foreach_mul_(buffers, m)
+        torch._foreach_add_(buffers, entering)
+    if not ahead:
+        for row, (stack, g, d) in enumerate(zip(stacks, raw, entering, strict=True)):
+            tally.add(row, in_sample(stack, g, d, group))
+
+
+class GreedyAdamW(Greedy):
+    """AdamW (or Adam) that carries one first moment per candidate beta1 and steps with the best aligned one.
+
+    The alignment of candidate b is J_b = <g, update_b> sqrt((1 - b^2) / W) with torch's update and W the mean of
+    1 / (sqrt(v) + eps) (README of the paper's repository; the factor on a running average and the details of update
+    and W are reconstructions, each with a knob). Drop-in for ``torch.optim.AdamW`` and, with
+    ``decoupled_weight_decay=False``, ``torch.optim.Adam``, without ``amsgrad``; one candidate is torch's optimizer bit
+    for bit. ``group["betas"]`` is (value last chosen, beta2). All else is as for :class:`GreedySGD`.
+
+    Args:
+        params: Parameters, or dicts of groups; a group may set ``lr``, ``beta2``, ``eps``, ``weight_decay``,
+            ``decoupled_weight_decay``, ``maximize``, ``foreach`` and, under selection="per_param", ``beta1``.
+        lr: Learning rate.
+        beta1: Candidates in [0, 1), sorted and unique; one number is a single candidate.
+        beta2: Decay of the second moment, in [0, 1).
+        eps: Added to the root of the second moment.
+        weight_decay: Decoupled by default; J takes the gradient without a coupled penalty as its left factor.
+        decoupled_weight_decay: False adds the penalty to the gradient, as Adam does.
+        selection: As for GreedySGD.
+        j_ema: As for GreedySGD.
+        score: As for GreedySGD; "next" scores the bias-corrected previous moment over the current denominator.
+        normalization: "accumulator" (default): sqrt((1 + b) / (1 - b)), which undoes the gain 1 - b of a running
+            average; "literal": sqrt(1 - b^2), the README as it stands; "none".
+        hysteresis: As for GreedySGD.
+        preset: "paper" (normalization "literal") or "robust".
+        w_exponent: Exponent of W under the root; 0 leaves W out.
+        w_scope: "tensor": W per tensor; "all": one W over all tensors.
+        bias_corrected_score: False scores m / (sqrt(v) + eps) from the uncorrected moments.
+        maximize: Ascend instead.
+        foreach: As for GreedySGD.
+        reduce: As for GreedySGD.
+
+    Raises:
+        InputError: An argument is outside its range.
+    """
+
+    _key = "beta1"
+    _averaged = True
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor = 1e-3,
+        beta1: float | Sequence[float] = (0.5, 0.9, 0.99),
+        beta2: float = 0.999,
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        decoupled_weight_decay: bool = True,
+        *,
+        selection: core.Selection | None = None,
+        j_ema: float | None = None,
+        score: core.Score | None = None,
+        normalization: core.Normalization | None = None,
+        hysteresis: int | None = None,
+        preset: core.Preset | None = None,
+        w_exponent: float | None = None,
+        w_scope: core.WScope | None = None,
+        bias_corrected_score: bool | None = None,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        reduce: Callable[[Tensor], object] | None = None,
+    ) -> None:
+        candidates = core.check_candidates(beta1, "beta1")
+        rule = core.make_rule(
+            preset,
+            selection=selection,
+            j_ema=j_ema,
+            score=score,
+            normalization=normalization,
+            hysteresis=hysteresis,
+            w_exponent=w_exponent,
+            w_scope=w_scope,
+            bias_corrected_score=bias_corrected_score,
+        )
+        check_at_least_zero(lr=lr, eps=eps, weight_decay=weight_decay)
+        self._reduce = reduce
+        defaults = {
+            "lr": lr,
+            "betas": (candidates[0], _check_beta2(beta2)),
+            "candidates": candidates,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "decoupled_weight_decay": decoupled_weight_decay,
+            "maximize": maximize,
+            "foreach": foreach,
+            "rule": rule._asdict(),
+        }
+        super().__init__(params, defaults)
+
+    def add_param_group(self, param_group: Group) -> None:
+        """Add a group of parameters; under selection="per_param" it may bring candidates of its own."""
+        group = dict(param_group)
+        if "beta2" in group:
+            group["betas"] = (0.0, _check_beta2(group.pop("beta2")))
+        super().add_param_group(group)
+
+    def _plain_step(self, group: Group, params: list[Tensor]) -> None:
+        for p in params:
+            if not self.state[p]:
+                self.state[p].update(step=_zero_step(), exp_avg=torch.zeros_like(p), exp_avg_sq=torch.zeros_like(p))
+        states = [self.state[p] for p in params]
+        beta1, beta2 = group["betas"]
+        _adam(
+            params,
+            [gradient(p) for p in params],
+            [state["exp_avg"] for state in states],
+            [state["exp_avg_sq"] for state in states],
+            [],
+            [state["step"] for state in states],
+            foreach=group["foreach"],
+            decoupled_weight_decay=group["decoupled_weight_decay"],
+            amsgrad=False,
+            beta1=beta1,
+            beta2=beta2,
+            lr=group["lr"],
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            maximize=group["maximize"],
+        )
+
+    def _advance(self, group: Group, params: list[Tensor], rule: Rule) -> tuple[Floats, Floats, Floats]:
+        values = stored(group["candidates"], rule)
+        steps = np.array([self._begin(p, len(values)) for p in params])
+        if group["decoupled_weight_decay"] and group["weight_decay"] != 0:
+            torch._foreach_mul_(params, 1 - float(group["lr"]) * group["weight_decay"])
+        dots, w_sums = Tally(), Tally()
+        whole = [(row, p, span) for row, p in enumerate(params) for span in spans(p)]
+        blocks = [whole] if at_once(group, params) else [[piece] for piece in whole]
+        for block in blocks:
+            self._advance_block(dots, w_sums, group, block, steps, values, rule)
+        count = len(group["candidates"])
+        corrections = np.ones((len(params), count))
+        if rule.bias_corrected_score:
+            taken = steps[:, None] - (rule.score == "next")
+            power = np.asarray(group["candidates"]) ** taken
+            corrections = np.divide(1.0, 1 - power, out=np.zeros_like(power), where=power < 1)
+        sizes = np.array([float(p.numel()) for p in params])
+        sums = w_sums.on_host(len(params), 1)[:, 0] if _weighs(rule) else sizes
+        return dots.on_host(len(params), count) * corrections, sums, sizes
+
+    def _advance_block(
+        self,
+        dots: Tally,
+        w_sums: Tally,
+        group: Group,
+        block: list[Piece],
+        steps: Floats,
+        values: tuple[float, ...],
+        rule: Rule,
+    ) -> None:
+        raw, entering = directions(
+            group, [cut(p, span) for _, p, span in block], [cut(gradient(p), span) for _, p, span in block]
+        )
+        stacks = [cut_each(self.state[p]["exp_avgs"], span) for _, p, span in block]
+        squares = [cut(self.state[p]["exp_avg_sq"], span) for _, p, span in block]
+        beta2 = group["betas"][1]
+        torch._foreach_mul_(squares, beta2)
+        torch._foreach_addcmul_(squares, entering, entering, 1 - beta2)
+        denominators = _denominators(squares, group, steps[[row for row, _, _ in block]] * rule.bias_corrected_score)
+        lefts = torch._foreach_div(raw, denominators)
+        if rule.score == "next":
+            for (row, _, _), stack, left in zip(block, stacks, lefts, strict=True):
+                dots.add(row, inner_products(stack, left))
+        for value, moments in zip(values, zip(*(stack.unbind(0) for stack in stacks), strict=True), strict=True):
+            torch._foreach_lerp_(moments, entering, 1 - value)
+        if rule.score == "in_sample":
+            for (row, _, _), stack, left, d in zip(block, stacks, lefts, entering, strict=True):
+                dots.add(row, in_sample(stack, left, d, group))
+        if _weighs(rule):
+            torch._foreach_reciprocal_(denominators)
+            for (row, _, _), inverse in zip(block, denominators, strict=True):
+                w_sums.add(row, exact(inverse).sum().view(1))
+
+    def _begin(self, p: Tensor, size: int) -> float:
+        """Count the step of ``p``, making its state first if there is none; return the count."""
+        state = self.state[p]
+        if not state:
+            moments = p.new_zeros((size, *p.shape))
+            state.update(step=_zero_step(), exp_avgs=moments, exp_avg_sq=torch.zeros_like(p))
+        state["step"] += 1
+        return float(state["step"])
+
+    def _apply(self, group: Group, params: list[Tensor], choice: list[int], rule: Rule) -> None:
+        offset = len(group["candidates"]) - len(stored(group["candidates"], rule))
+        steps = np.array([float(self.state[p]["step"]) for p in params])
+        lr = float(group["lr"])
+        rates = [-lr / (1 - group["candidates"][index] ** step) for index, step in zip(choice, steps, strict=True)]
+        moments = []
+        for p, index in zip(params, choice, strict=True):
+            if index >= offset:
+                moments.append(self.state[p]["exp_avgs"][index - offset])
+            else:
+                moments += directions(group, [p], [gradient(p)])[1]
+        whole = [(row, p, span) for row, p in enumerate(params) for span in spans(p)]
+        for block in [whole] if at_once(group, params) else [[piece] for piece in whole]:
+            rows = [row for row, _, _ in block]
+            squares = [cut(self.state[p]["exp_avg_sq"], span) for _, p, span in block]
+            torch._foreach_addcdiv_(
+                [cut(p, span) for _, p, span in block],
+                [cut(moments[row], span) for row, _, span in block],
+                _denominators(squares, group, steps[rows]),
+                [rates[row] for row in rows],
+            )
+
+
+def _denominators(squares: list[Tensor], group: Group, steps: Floats) -> list[Tensor]:
+    """Return sqrt(v / (1 - beta2^t)) + eps in torch's order of operations; t = 0 leaves v uncorrected."""
+    beta2 = group["betas"][1]
+    roots = list(torch._foreach_sqrt(squares))
+    torch._foreach_div_(roots, [(1 - beta2**step) ** 0.5 if step else 1.0 for step in steps.tolist()])
+    torch._foreach_add_(roots, group["eps"])
+    return roots
+
+
+def _weighs(rule: Rule) -> bool:
+    """Return whether W enters the score."""
+    return rule.normalization != "none" and rule.w_exponent != 0
+
+
+def _zero_step() -> Tensor:
+    # Counted on the host and in the dtype that torch's Adam uses, so that its function accepts it.
+    return torch.zeros((), dtype=torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32)
+
+
+def _check_beta2(beta2: float) -> float:
+    if not 0 <= beta2 < 1:
+        raise InputError(f"beta2 must be in [0, 1), got {beta2!r}.")
+    return float(beta2)
