@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import math
 import os
 import resource
+import signal
 import sys
 import tempfile
 import time
@@ -18,9 +20,10 @@ from steelyard import catalog
 from steelyard.bench import arrays
 from steelyard.bench.store import Store
 from steelyard.contracts import Arrays, CellInput, Measured
-from steelyard.errors import InputError, SteelyardError
+from steelyard.errors import InputError, SteelyardError, StoreError
 
 LoadArrays = Callable[[str], Arrays]
+_PR_SET_PDEATHSIG = 1
 
 
 def execute(spec: dict[str, Any], load: LoadArrays) -> dict[str, Any]:
@@ -101,6 +104,14 @@ def _number(value: float) -> float | None:
     return number if math.isfinite(number) else None
 
 
+def die_with(parent: int) -> None:
+    """Ask Linux to kill this process when ``parent`` dies, so that nothing computes on; leave if it is dead already."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
 def isolate(folder: str) -> None:
     """Make ``folder`` the working and temporary directory, keep files private, and model hubs offline."""
     os.umask(0o077)
@@ -109,21 +120,26 @@ def isolate(folder: str) -> None:
     tempfile.tempdir = folder
 
 
+def load_arrays(store: Store, name: str) -> Arrays:
+    """Return the arrays that ``store`` keeps under ``name``."""
+    content = store.blob(name)
+    if content is None:
+        raise StoreError(f"the store {store.path} holds no data under {name[:12]}; weigh again")
+    try:
+        return arrays.from_bytes(content)
+    except Exception:  # damaged bytes make zipfile and numpy raise whatever they stumble on
+        raise StoreError(f"the store {store.path} is damaged: its data under {name[:12]} cannot be read") from None
+
+
 def main() -> int:
     """Run the cell that standard input describes (where there is no fork); its result goes to standard output."""
     request = json.loads(sys.stdin.readline())
+    die_with(request["parent"])
     isolate(request["folder"])
     answer = os.dup(1)
     os.dup2(2, 1)  # what a cell prints must not mix with its result
     with Store(request["store"], create=False) as store:
-
-        def load(name: str) -> Arrays:
-            content = store.blob(name)
-            if content is None:
-                raise InputError(f"the store holds no data under {name[:12]}; weigh again")
-            return arrays.from_bytes(content)
-
-        result = execute(request["spec"], load)
+        result = execute(request["spec"], lambda name: load_arrays(store, name))
     with os.fdopen(answer, "w") as out:
         out.write(json.dumps(result))
     return 0

@@ -6,9 +6,10 @@ import functools
 import hashlib
 import importlib
 import json
+import operator
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -118,9 +119,11 @@ def _profile(spec: BenchSpec, name: str) -> Profile:
 
 
 def _seeds(seeds: int | Sequence[int] | None, default: int) -> list[int]:
-    chosen = (
-        list(range(default if seeds is None else seeds)) if seeds is None or isinstance(seeds, int) else list(seeds)
-    )
+    wanted = default if seeds is None else seeds
+    try:  # whole numbers of numpy are as good as Python's
+        chosen = [operator.index(seed) for seed in (wanted if isinstance(wanted, Iterable) else range(wanted))]
+    except TypeError:
+        chosen = []
     if not chosen or len(set(chosen)) != len(chosen) or any(seed < 0 for seed in chosen):
         raise InputError(f"seeds must be a number above 0 or a list of distinct seeds, got {seeds!r}")
     return chosen

@@ -14,11 +14,13 @@ from pathlib import Path
 
 from steelyard.bench.environment import usable_cores
 from steelyard.bench.store import Counts, Store
-from steelyard.errors import InputError, StoreError
+from steelyard.bench.worker import RUNNER
+from steelyard.errors import InputError, SteelyardError, StoreError
 
 POLL_S = 0.1
 GRACE_S = 10.0
-STARTS_PER_JOB = 25  # a worker that dies is replaced, but not for ever
+STARTS_PER_JOB = 25  # a worker that is killed is replaced, but not for ever
+_TERMINATED = 128 + signal.SIGTERM  # how a worker ends that was asked to
 _ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 
 OnProgress = Callable[[Counts], None]
@@ -37,7 +39,8 @@ def run(
 
     Raises:
         KeyboardInterrupt: Ctrl-C; finished cells are kept, running ones are given back. A second one does not wait.
-        StoreError: The store became unusable (full disk, damage).
+        StoreError: The store became unusable (full disk, damage), or the workers died again and again.
+        InputError: The bench cannot be imported in a worker, or its code has changed since the weighing was planned.
     """
     jobs = usable_cores() if jobs is None else jobs
     if jobs < 1:
@@ -45,14 +48,15 @@ def run(
     counts = store.counts(weighings)
     if counts.finished:
         return counts
-    with tempfile.TemporaryDirectory(prefix="steelyard-run-") as folder:
+    store.take_back(counted=False)  # what an earlier runner held when it died: not the fault of those cells
+    with tempfile.TemporaryDirectory(prefix="steelyard-run-", ignore_cleanup_errors=True) as folder:
         crew = _Crew(store.path, weighings, Path(folder))
         try:
             _watch(store, weighings, crew, min(jobs, counts.waiting + counts.running), on_progress)
         except KeyboardInterrupt:
             crew.stop()
             with contextlib.suppress(StoreError):
-                store.take_back()
+                store.take_back(counted=False)
             raise
         finally:
             crew.kill()
@@ -89,6 +93,8 @@ class _Crew:
         self._environment = {
             **os.environ,
             **dict.fromkeys(_ONE_THREAD, "1"),
+            RUNNER: str(os.getpid()),
+            "TMPDIR": str(folder),  # what a killed worker leaves behind goes with the runner's folder
             # What the caller can import, its cells can: a script's folder, the working directory of a shell.
             "PYTHONPATH": os.pathsep.join(dict.fromkeys([*(p or os.getcwd() for p in sys.path), os.getcwd()])),
         }
@@ -107,21 +113,23 @@ class _Crew:
                 )
             )
 
-    def trouble(self) -> StoreError | None:
-        """Forget workers that have ended; return what one said that ended because the store cannot be used."""
-        ended = [member for member in self.members if member.poll() is not None]
-        self.members = [member for member in self.members if member.poll() is None]
-        if any(member.returncode not in (0, 1) and member.returncode > 0 for member in ended):
-            return StoreError(self.last_words())
-        return None
+    def trouble(self) -> SteelyardError | None:
+        """Forget workers that have ended; return the error that one of them ended with, None for a killed one."""
+        codes = [code for member in self.members if (code := member.poll()) is not None]
+        self.members = [member for member in self.members if member.returncode is None]
+        if not any(code > 0 and code != _TERMINATED for code in codes):
+            return None
+        kind, _, message = self.last_words().partition(": ")
+        for known in SteelyardError.__subclasses__():
+            if known.__name__ == kind:
+                return known(message)
+        return StoreError(f"a worker failed ({self.last_words()}); finished cells are kept, see: steelyard resume")
 
     def last_words(self) -> str:
-        """Return the last line that a worker printed."""
-        try:
-            lines = self._log.read_text(errors="replace").strip().splitlines()
-        except OSError:
-            return "nothing"
-        return lines[-1] if lines else "nothing"
+        """Return the last error that a worker printed, else its last line."""
+        lines = self._log.read_text(errors="replace").strip().splitlines() or ["nothing"]
+        kinds = tuple(f"{kind.__name__}: " for kind in SteelyardError.__subclasses__())
+        return next((line for line in reversed(lines) if line.startswith(kinds)), lines[-1])
 
     def wait(self) -> None:
         """Wait for workers that have nothing left to do."""

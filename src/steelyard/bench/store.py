@@ -204,7 +204,7 @@ class Store:
         A cell that measures time runs alone: it waits for the others, and they wait for it.
         """
         with self._transaction() as db:
-            self._take_back(db)
+            self._take_back(db, counted=True)
             running = db.execute("SELECT exclusive FROM cell WHERE state = 'running'").fetchall()
             if any(row[0] for row in running):
                 return None
@@ -222,21 +222,22 @@ class Store:
             )
         return Claimed(row[0], row[1] + 1, json.loads(row[2]))
 
-    def _take_back(self, db: sqlite3.Connection) -> None:
+    def _take_back(self, db: sqlite3.Connection, counted: bool) -> None:
         held = db.execute("SELECT key, owner, heartbeat, attempts FROM cell WHERE state = 'running'").fetchall()
         for key, owner, heartbeat, attempts in held:
             if is_alive(owner, heartbeat):
                 continue
-            if attempts >= ATTEMPTS:
+            if attempts >= ATTEMPTS and counted:
                 error = f"its worker process died {attempts} times (killed, or out of memory)"
                 db.execute("UPDATE cell SET state = 'failed', owner = NULL, error = ? WHERE key = ?", (error, key))
             else:
-                db.execute("UPDATE cell SET state = 'waiting', owner = NULL WHERE key = ?", (key,))
+                query = "UPDATE cell SET state = 'waiting', owner = NULL, attempts = ? WHERE key = ?"
+                db.execute(query, (attempts if counted else attempts - 1, key))
 
-    def take_back(self) -> None:
-        """Give the cells of dead owners back."""
+    def take_back(self, counted: bool = True) -> None:
+        """Give the cells of dead owners back; ``counted`` says whether that was an attempt of theirs."""
         with self._transaction() as db:
-            self._take_back(db)
+            self._take_back(db, counted)
 
     def beat(self, key: str, owner: str) -> bool:
         """Renew the heartbeat of a held cell; False when it is no longer held."""
@@ -333,9 +334,9 @@ class Store:
 
 
 def _connect(path: Path, create: bool, check: bool) -> sqlite3.Connection:
-    if not create and not path.exists():
-        raise StoreError(f"there is no store at {path}; name one with --store, or weigh something first")
     try:
+        if not create and not path.exists():
+            raise StoreError(f"there is no store at {path}; name one with --store, or weigh something first")
         if create:
             path.parent.mkdir(parents=True, exist_ok=True)
         db = sqlite3.connect(path, timeout=60, isolation_level=None)
@@ -343,14 +344,10 @@ def _connect(path: Path, create: bool, check: bool) -> sqlite3.Connection:
     except (OSError, sqlite3.Error) as error:
         raise _store_error(path, error) from error
     try:
+        version = _version(db, path)
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")
         db.execute("PRAGMA foreign_keys = ON")
-        version = db.execute("PRAGMA user_version").fetchone()[0]
-        if version not in (0, _VERSION):
-            raise StoreError(
-                f"the store {path} was written by another version of steelyard; name a new file with --store"
-            )
         if version == 0:
             db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
         if check and (found := db.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
@@ -364,11 +361,26 @@ def _connect(path: Path, create: bool, check: bool) -> sqlite3.Connection:
     return db
 
 
+def _version(db: sqlite3.Connection, path: Path) -> int:
+    """Return the version of the store's schema, 0 for a new file; a file of another program is not touched."""
+    version, tables, ours = db.execute(
+        "SELECT (SELECT user_version FROM pragma_user_version), count(*), total(name = 'weighing_cell') "
+        "FROM sqlite_master"
+    ).fetchone()
+    if tables and not ours:
+        raise StoreError(f"{path} is an SQLite file of another program; name another file with --store")
+    if version not in (0, _VERSION):
+        raise StoreError(f"the store {path} was written by another version of steelyard; name a new file with --store")
+    return int(version)
+
+
 def _store_error(path: Path, error: Exception) -> StoreError:
     """Return the sentence for what SQLite or the file system said."""
     said = str(error)
-    if "full" in said:
-        return StoreError(f"the disk of the store {path} is full; free some space, then run: steelyard resume")
+    if "full" in said or "disk I/O" in said:  # a file system of limited size may report the second for the first
+        return StoreError(
+            f"the disk of the store {path} is full or failing ({said}); free some space, then run: steelyard resume"
+        )
     if "malformed" in said or "not a database" in said or "corrupt" in said:
         return StoreError(
             f"the store {path} is damaged ({said}); move it away, or save what is readable with sqlite3's .recover"

@@ -44,7 +44,11 @@ def tune(
     plan.save(store)
     runner.run(store, [plan.id], jobs, on_progress)
     path = output or Path(str(importlib.import_module(catalog.package(method)).__path__[0])) / "tuned.json"
-    path.write_text(json.dumps(_best(spec, store.cells(plan.id)), indent=1, sort_keys=True) + "\n")
+    text = json.dumps(_best(spec, store.cells(plan.id)), indent=1, sort_keys=True) + "\n"
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise InputError(f"output {path} cannot be written: {error.strerror}; the store keeps the cells") from None
     return path
 
 

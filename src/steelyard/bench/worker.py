@@ -8,7 +8,6 @@ about 2 s, a fork about 10 ms. The worker itself calls nothing of torch, so ther
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import select
@@ -24,14 +23,15 @@ from types import FrameType
 from typing import Any
 
 from steelyard import catalog
-from steelyard.bench import arrays, cell
+from steelyard.bench import cell
+from steelyard.bench.plan import source_hash
 from steelyard.bench.store import Claimed, Store, owner_name
 from steelyard.contracts import Arrays
 from steelyard.errors import InputError, SteelyardError, StoreError
 
 BEAT_S = 5.0
 IDLE_S = 0.1
-_PR_SET_PDEATHSIG = 1
+RUNNER = "STEELYARD_RUNNER"  # the runner's process number, for the workers that it starts
 
 
 class Child:
@@ -78,12 +78,6 @@ class Child:
             return ""
 
 
-def _die_with_parent() -> None:
-    """Ask Linux to kill this process when its parent dies, so that a killed worker leaves no cell computing."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 class Worker:
     """Runs cells of ``weighings`` from one store until none is waiting."""
 
@@ -103,24 +97,17 @@ class Worker:
                     return
                 time.sleep(IDLE_S)
                 continue
+            _check_source(claimed)
             self._run_cell(claimed)
 
     def load(self, name: str) -> Arrays:
         """Return stored arrays, read once per worker: children share them until they write."""
         if name not in self._blobs:
-            content = self.store.blob(name)
-            if content is None:
-                raise InputError(f"the store holds no data under {name[:12]}; weigh again")
-            self._blobs[name] = arrays.from_bytes(content)
+            self._blobs[name] = cell.load_arrays(self.store, name)
         return self._blobs[name]
 
     def _run_cell(self, claimed: Claimed) -> None:
-        try:
-            result = self._in_child(claimed)
-        except SteelyardError as error:
-            if isinstance(error, StoreError):
-                raise
-            result = {"error": str(error), "final": True}
+        result = self._in_child(claimed)
         if "error" in result:
             self.store.fail(claimed, self.owner, result["error"], final=result.get("final", False))
         else:
@@ -167,6 +154,7 @@ class Worker:
         for name in spec["data"]:
             self.load(name)
         read_end, write_end = os.pipe()
+        worker = os.getpid()
         pid = os.fork()
         if pid:
             os.close(write_end)
@@ -174,7 +162,7 @@ class Worker:
         code = 1
         try:  # the child: it must never return into the worker's loop, nor touch the store
             os.setsid()
-            _die_with_parent()
+            cell.die_with(worker)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             _send_output_to(Path(folder, "printed.txt"))
@@ -200,7 +188,7 @@ class Worker:
             )
         os.close(write_end)
         assert process.stdin is not None
-        request = {"store": str(self.store.path.resolve()), "spec": spec, "folder": folder}
+        request = {"store": str(self.store.path.resolve()), "spec": spec, "folder": folder, "parent": os.getpid()}
         with contextlib.suppress(BrokenPipeError), process.stdin as stdin:
             stdin.write(json.dumps(request).encode() + b"\n")
         process.returncode = 0  # reaped by Child, not by Popen
@@ -211,6 +199,24 @@ class Worker:
         if self.child is not None:
             self.child.kill()
         raise SystemExit(128 + signal.SIGTERM)
+
+
+def _check_source(claimed: Claimed) -> None:
+    """Refuse a cell that was planned with other code: its result would be filed under a key that is not its own."""
+    method = claimed.spec["method"]
+    if claimed.spec["source"] != source_hash(method):
+        raise InputError(f"the code of {method} has changed since this weighing was planned; weigh again")
+
+
+def _load_benches(store: Store, weighings: list[str]) -> None:
+    for method in {store.weighing(weighing)[0]["method"] for weighing in weighings}:
+        try:
+            catalog.load_bench(method)
+        except SteelyardError:
+            raise
+        except (Exception, SystemExit) as error:
+            said = f"{type(error).__name__}: {error}"
+            raise InputError(f"a worker cannot import the bench of {method}: {said}") from error
 
 
 def _send_output_to(path: Path) -> None:
@@ -226,23 +232,28 @@ def _name_of(code: int) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Run a worker on ``STORE WEIGHING…``; 0 when nothing is left to run, 2 when the store cannot be used."""
-    _die_with_parent()
+    """Run a worker on ``STORE WEIGHING…``; 0 when nothing is left to run, else the exit code of what was wrong."""
+    runner = os.environ.pop(RUNNER, None)
+    if runner is not None:
+        cell.die_with(int(runner))
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the runner decides what Ctrl-C means
+    if len(arguments) < 2:
+        print("InputError: say which cells to run: python -m steelyard.bench.worker STORE WEIGHING…", file=sys.stderr)
+        return InputError.exit_code
     path, weighings = arguments[0], arguments[1:]
     try:
         with Store(path, create=False) as store:
+            _load_benches(store, weighings)
             worker = Worker(store, weighings)
             signal.signal(signal.SIGTERM, worker.stop)
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # the runner decides what Ctrl-C means
-            for method in {store.weighing(weighing)[0]["method"] for weighing in weighings}:
-                catalog.load_bench(method)
             try:
                 worker.run()
             finally:
                 with contextlib.suppress(StoreError):
                     store.release(worker.owner)
     except SteelyardError as error:
-        print(error, file=sys.stderr)
+        # One line, its kind first: the runner raises the same error again.
+        print(f"{type(error).__name__}: {' '.join(str(error).split())}", file=sys.stderr)
         return error.exit_code
     return 0
 

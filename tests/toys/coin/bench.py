@@ -52,7 +52,10 @@ ARMS = (
     Arm(name="biased", label="biased", role="method", config={"bias": 1.0}),
     Arm(name="fair", label="fair", role="baseline"),
     Arm(name="oracle", label="oracle", role="ceiling", derived=True),
-    *(Arm(name=fate, label=fate, role="ablation", config={"fate": fate}) for fate in ("raise", "nan", "hang", "hog", "die")),
+    *(
+        Arm(name=fate, label=fate, role="ablation", config={"fate": fate})
+        for fate in ("raise", "nan", "hang", "hog", "die")
+    ),
 )
 
 
@@ -64,7 +67,9 @@ def profile(name, arms, seeds=6, sleep=0.0, **rest):
 
 BENCH = BenchSpec(
     method="toys.coin",
-    tasks=(Task(name="noise", label="Noise", load=lambda: {"x": np.zeros(3)}, prepare=lambda a: {"twice": 2 * a["x"]}),),
+    tasks=(
+        Task(name="noise", label="Noise", load=lambda: {"x": np.zeros(3)}, prepare=lambda a: {"twice": 2 * a["x"]}),
+    ),
     arms=ARMS,
     metrics=(Metric(name="score", label="score", better="higher", worst=-10.0),),
     primary="score",
