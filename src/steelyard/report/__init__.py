@@ -1,1 +1,1 @@
-"""What people look at: one self-contained HTML file, a text table, and a live view on 127.0.0.1."""
+"""What people look at: one self-contained HTML file, a text table, and the figures in it."""

@@ -1,0 +1,190 @@
+"""The numbers of a report: means with intervals per arm, IQM across tasks, progress, and how a number is written."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from steelyard.bench.results import Outcome, Results, Row, Verdict
+from steelyard.bench.stats import Interval, iqm_interval, paired_interval
+from steelyard.bench.verdicts import _values as values_by_seed  # the rule by which a failed cell counts as the worst
+from steelyard.contracts import Arm, Metric
+
+STATES = ("done", "failed", "running", "waiting")
+
+
+class ArmSummary(NamedTuple):
+    """One arm on one task: its primary metric with interval, and the plain means of everything else."""
+
+    arm: Arm
+    interval: Interval | None  # None: no value at all
+    n: int
+    failed: int
+    others: dict[str, float | None]
+    cost: float | None
+
+
+def primary_metric(results: Results) -> Metric:
+    """Return the metric that the arms are ranked by."""
+    return next(metric for metric in results.metrics if metric.name == results.primary)
+
+
+def finite(value: Any) -> float | None:
+    """Return ``value`` as a finite float, or None for NaN, infinities and what is no number."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) else None
+
+
+def mean(values: Iterable[float | None]) -> float | None:
+    """Return the mean of the finite values, or None when there is none."""
+    known = [value for value in map(finite, values) if value is not None]
+    return math.fsum(known) / len(known) if known else None
+
+
+def row_value(row: Row, name: str) -> float | None:
+    """Return metric ``name`` of a cell; ``cpu_s``, ``wall_s``, ``rss_mb`` and ``steps`` are recorded for every cell."""
+    if name in row.metrics:
+        return finite(row.metrics[name])
+    return finite(getattr(row, name)) if name in ("cpu_s", "wall_s", "rss_mb", "steps") else None
+
+
+def _without_nan(row: Row) -> Row:
+    """Return the row with NaN and infinite metrics as None, which is what they mean in a store."""
+    return row.model_copy(update={"metrics": {name: finite(value) for name, value in row.metrics.items()}})
+
+
+def arm_summaries(results: Results, task: str) -> list[ArmSummary]:
+    """Return the arms that ran on ``task``, the best mean of the primary metric first, arms without one last."""
+    metric = primary_metric(results)
+    rows = [_without_nan(row) for row in results.rows if row.task == task]
+    found = [_summarise(results, arm, metric, rows) for arm in results.arms if any(row.arm == arm.name for row in rows)]
+    sign = -1 if metric.better == "higher" else 1
+
+    def rank(item: ArmSummary) -> tuple[bool, float]:
+        return item.interval is None, sign * item.interval.estimate if item.interval else 0.0
+
+    return sorted(found, key=rank)
+
+
+def _summarise(results: Results, arm: Arm, metric: Metric, rows: list[Row]) -> ArmSummary:
+    values, failed, _ = values_by_seed(arm.name, metric, rows)
+    done = [row for row in rows if row.arm == arm.name and row.state == "done"]
+    others = {m.name: mean(row_value(row, m.name) for row in done) for m in results.metrics if m.name != metric.name}
+    return ArmSummary(
+        arm=arm,
+        interval=paired_interval(list(values.values())) if values else None,
+        n=len(values),
+        failed=failed,
+        others=others,
+        cost=mean(row_value(row, results.cost) for row in done),
+    )
+
+
+def iqm_table(results: Results) -> list[tuple[Arm, Interval, int]]:
+    """Return (arm, IQM of the primary metric with bootstrap interval, runs) for arms that ran on every task.
+
+    Empty for a single task. Runs that all tasks of an arm share are used, so that each task weighs the same.
+    """
+    if len(results.tasks) < 2:
+        return []
+    metric = primary_metric(results)
+    rows = {task.name: [_without_nan(r) for r in results.rows if r.task == task.name] for task in results.tasks}
+    table = []
+    for arm in results.arms:
+        columns = [list(values_by_seed(arm.name, metric, rows[task.name])[0].values()) for task in results.tasks]
+        runs = min(map(len, columns))
+        if runs:
+            scores = [[column[run] for column in columns] for run in range(runs)]
+            table.append((arm, iqm_interval(scores), runs * len(columns)))
+    sign = -1 if metric.better == "higher" else 1
+    return sorted(table, key=lambda item: sign * item[1].estimate)
+
+
+def count_states(rows: Iterable[Row]) -> dict[str, int]:
+    """Return how many cells are done, failed, running and waiting, and their total."""
+    counts = Counter(row.state for row in rows)
+    return {**{state: counts[state] for state in STATES}, "total": sum(counts.values())}
+
+
+def progress(results: Results) -> dict[str, Any]:
+    """Return the progress of a weighing as plain data: totals, per arm, and the cells that run right now."""
+    arms = []
+    for arm in results.arms:
+        counts = count_states(row for row in results.rows if row.arm == arm.name)
+        if counts["total"]:
+            arms.append({"name": arm.name, "label": arm.label, "role": arm.role, **counts})
+    running = [{"task": r.task, "arm": r.arm, "seed": r.seed} for r in results.rows if r.state == "running"]
+    return {
+        "id": results.id,
+        "method": results.method,
+        "profile": results.profile,
+        "finished": results.finished,
+        **count_states(results.rows),
+        "arms": arms,
+        "cells": running,
+    }
+
+
+def count_outcomes(verdicts: Iterable[Verdict]) -> list[tuple[Outcome, int]]:
+    """Return the outcomes that occur with their counts, in the fixed order of :class:`Outcome`."""
+    counts = Counter(verdict.outcome for verdict in verdicts)
+    return [(outcome, counts[outcome]) for outcome in Outcome if counts[outcome]]
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """Return ``value`` in ``digits`` significant digits; an en dash for None and NaN, a true minus sign."""
+    if value is None or math.isnan(value):
+        return "–"
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    if value == 0:
+        return "0"
+    places = digits - 1 - math.floor(math.log10(abs(value)))
+    text = f"{value:.{max(places, 0)}f}" if -4 < math.log10(abs(value)) < 6 else f"{value:.{digits - 1}e}"
+    return text.replace("-", "−")
+
+
+def signed(value: float | None, digits: int = 3) -> str:
+    """Return :func:`number` with a plus sign in front of positive values."""
+    text = number(value, digits)
+    return f"+{text}" if value is not None and value > 0 else text
+
+
+def interval_text(interval: Interval | None) -> str:
+    """Return ``[low, high]``; an en dash when there is none."""
+    return f"[{number(interval.low)}, {number(interval.high)}]" if interval else "–"
+
+
+def before_offset(verdict: Verdict) -> tuple[str, str, str]:
+    """Return estimate, interval and the bar to clear as shown: before the offset, and log-ratios as ratios."""
+    claim = verdict.claim
+    shown = [None if v is None else v + claim.offset for v in (verdict.estimate, verdict.low, verdict.high)]
+    bar = claim.offset + claim.margin
+    if claim.scale == "log_ratio":
+        estimate, low, high, bar_text = (number(_exp(value)) for value in (*shown, bar))
+    else:
+        estimate, low, high, bar_text = (signed(value) for value in (*shown, bar))
+    return estimate, f"[{low}, {high}]", bar_text
+
+
+def reading(verdict: Verdict) -> str:
+    """Return the figures behind a verdict in one line: estimate, interval, bar, seeds, and what qualifies them."""
+    parts = []
+    if verdict.estimate is not None:
+        estimate, interval, bar = before_offset(verdict)
+        kind = "ratio " if verdict.claim.scale == "log_ratio" else ""
+        parts.append(f"{kind}{estimate} {interval}, bar {bar}, {len(verdict.differences)} seeds")
+    if verdict.seeds_needed is not None:
+        parts.append(f"about {verdict.seeds_needed} seeds needed")
+    if verdict.failed_cells and "failed" not in verdict.note:
+        parts.append(f"{verdict.failed_cells} of {verdict.cells} cells failed")
+    return "; ".join([*parts, verdict.note] if verdict.note else parts)
+
+
+def _exp(value: float | None) -> float | None:
+    if value is None:
+        return None
+    return math.exp(value) if value < 700 else math.inf
