@@ -11,13 +11,14 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
+from steelyard import data
+from steelyard.data import Table
 from steelyard.data.registry import Dataset, Pin, RemoteFile
-
-IMAGES_TIME = 885_827_268
+from steelyard.errors import DataMissingError
 
 Answer = Callable[[http.server.BaseHTTPRequestHandler], None]
 
@@ -102,11 +103,24 @@ def mirror() -> Path:
     """The mirror folder, without which there is nothing to rebuild the sources from."""
     folder = os.environ.get("STEELYARD_DATA_MIRROR")
     if not folder:
-        reason = "needs a mirror folder: set STEELYARD_DATA_MIRROR"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
+        skip_unless_ci("needs a mirror folder: set STEELYARD_DATA_MIRROR")
     return Path(folder)
+
+
+@pytest.fixture(scope="session")
+def real_data() -> tuple[Table, tuple[Any, Any]]:
+    """Adult and the MNIST test images from wherever they can be had."""
+    try:
+        return data.adult(), data.mnist_t10k()
+    except DataMissingError as error:
+        skip_unless_ci(str(error))
+
+
+def skip_unless_ci(reason: str) -> NoReturn:
+    """Skip with one line; where everything must run, fail instead."""
+    if os.environ.get("CI"):
+        pytest.fail(reason)
+    pytest.skip(reason)
 
 
 def make_dataset(url: str, body: bytes, name: str = "toy", file: str = "toy.bin", **changes: Any) -> Dataset:
@@ -152,7 +166,7 @@ def adult_source(mirror: Path) -> bytes:
 def mnist_source(mirror: Path) -> Callable[[str], bytes]:
     """The gzip files of MNIST as their source has them: GNU gzip -6, with the old name and time in the wrapper."""
     wrappers = {
-        "t10k-images-idx3-ubyte": (IMAGES_TIME, b"t10k-images.idx3-ubyte\0"),
+        "t10k-images-idx3-ubyte": (885_827_245, b"t10k-images.idx3-ubyte\0"),
         "t10k-labels-idx1-ubyte": (885_827_268, b"t10k-labels.idx1-ubyte\0"),
     }
 
@@ -165,3 +179,15 @@ def mnist_source(mirror: Path) -> Callable[[str], bytes]:
         return b"\x1f\x8b\x08\x08" + time.to_bytes(4, "little") + b"\x00\x03" + old_name + packed[10:]
 
     return rebuild
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    """Write a file into a new folder and return its path."""
+
+    def writer(content: bytes | str, name: str = "t.csv") -> Path:
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    return writer

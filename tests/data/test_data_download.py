@@ -59,6 +59,16 @@ def test_a_damaged_cached_file_is_fetched_again(source, cache, toy):
     assert len(source.asked) == 2
 
 
+def test_only_what_is_missing_is_fetched(source, cache, toy, files_in):
+    first, second = toy(source.body("/a", BODY), BODY).files[0], toy(source.body("/b", b"b"), b"b").files[0]
+    dataset = toy("", b"", files=(dataclasses.replace(first, name="a"), dataclasses.replace(second, name="b")))
+    obtain(dataset).paths[1].unlink()
+    assert cache_module.state_of(dataset) == "absent"
+    obtain(dataset)
+    assert source.asked == ["/a", "/b", "/b"]
+    assert files_in(cache) == ["optim/toy/a", "optim/toy/b"]
+
+
 @pytest.mark.parametrize(
     ("name", "arrange", "error", "says"),
     [

@@ -104,6 +104,7 @@ class _SameHost(urllib.request.HTTPRedirectHandler):
         """Return the request to follow, or raise."""
         before, after = urllib.parse.urlsplit(req.full_url), urllib.parse.urlsplit(newurl)
         if (before.scheme, before.netloc) != (after.scheme, after.netloc):
+            fp.close()
             raise urllib.error.URLError(f"it redirects to another place ({after.scheme}://{after.netloc})")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
@@ -174,6 +175,7 @@ def _publish(stream: BinaryIO, temporary: Path, target: Path, dataset: str) -> N
 
 def _reason(error: Exception) -> str:
     if isinstance(error, urllib.error.HTTPError):
+        error.close()  # it is the response as well, with an open connection
         return _one_line(f"the server answers {error.code} {error.reason}")
     inner = error.reason if isinstance(error, urllib.error.URLError) else error
     return "no answer in time" if isinstance(inner, TimeoutError) else _one_line(str(inner) or type(inner).__name__)
