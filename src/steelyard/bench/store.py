@@ -376,7 +376,7 @@ def _version(db: sqlite3.Connection, path: Path) -> int:
 
 def _store_error(path: Path, error: Exception) -> StoreError:
     """Return the sentence for what SQLite or the file system said."""
-    said = str(error)
+    said = " ".join(str(error).split())  # SQLite's findings come in several lines
     if "full" in said or "disk I/O" in said:  # a file system of limited size may report the second for the first
         return StoreError(
             f"the disk of the store {path} is full or failing ({said}); free some space, then run: steelyard resume"

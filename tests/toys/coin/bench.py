@@ -1,4 +1,7 @@
-"""Arms whose result, or misfortune, is chosen by ``params``: ok, raise, nan, hang, hog, die, print."""
+"""Arms whose result, or misfortune, is chosen by ``config``: ok, raise, nan, hang, hog, die.
+
+With ``TOY_LOG`` set, every run of a cell leaves a line in that file, so that a test sees what ran, and how often.
+"""
 
 import os
 import signal
@@ -15,6 +18,10 @@ class Options(BaseModel, extra="forbid"):
 
 
 def run(cell: CellInput) -> Measured:
+    log = os.environ.get("TOY_LOG")
+    if log:
+        with open(log, "a") as file:
+            file.write(f"{cell.arm} {cell.seed} {os.getpid()} {time.monotonic()}\n")
     noise = cell.rng("noise").normal()
     fate = cell.config.get("fate", "ok")
     if fate == "raise":
@@ -78,7 +85,7 @@ BENCH = BenchSpec(
         "many": profile("many", ("biased", "fair"), seeds=60, sleep=0.02),
         "slow": profile("slow", ("biased", "fair"), seeds=4, sleep=1.0),
         "bad": profile("bad", ("biased", "fair", "raise", "nan"), seeds=2),
-        "hang": profile("hang", ("biased", "fair", "hang"), seeds=1, cell_seconds=0.5),
+        "hang": profile("hang", ("biased", "fair", "hang"), seeds=1, cell_seconds=1.0),
         "hog": profile("hog", ("biased", "fair", "hog"), seeds=1, cell_memory_mb=200),
         "die": profile("die", ("biased", "fair", "die"), seeds=1),
         "clocked": profile("clocked", ("biased", "fair"), seeds=2, sleep=0.2, exclusive=True),
