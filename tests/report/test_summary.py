@@ -1,0 +1,112 @@
+import math
+
+import pytest
+from builders import gdro_plan, hostile, nfi_plan, no_rows, unfinished, weighing
+from hypothesis import given
+from hypothesis import strategies as st
+
+from steelyard.bench.results import Outcome
+from steelyard.report.summary import (
+    arm_summaries,
+    before_offset,
+    count_outcomes,
+    finite,
+    iqm_table,
+    number,
+    progress,
+    reading,
+    signed,
+)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (0, "0"),
+        (None, "–"),
+        (math.nan, "–"),
+        (math.inf, "∞"),
+        (-math.inf, "−∞"),
+        (1.0, "1.00"),
+        (-0.01234, "−0.0123"),
+        (123456, "123456"),
+        (1.5e9, "1.50e+09"),
+        (2e-7, "2.00e−07"),
+    ],
+)
+def test_number(value, said):
+    assert number(value) == said
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False, min_value=-1e300, max_value=1e300))
+def test_a_number_keeps_its_value_to_three_digits(value):
+    assert float(number(value).replace("−", "-")) == pytest.approx(value, rel=6e-3, abs=1e-320)
+
+
+def test_signed_and_finite():
+    assert signed(0.5) == "+0.500"
+    assert signed(-0.5) == "−0.500"
+    assert finite(True) is None
+    assert finite("1") is None
+    assert finite(math.inf) is None
+
+
+def test_a_failed_cell_counts_as_the_declared_worst_value(small):
+    item = next(item for item in arm_summaries(small, "digits10") if item.arm.name == "sagawa")
+    done = [
+        row.metrics["gap"] for row in small.rows if (row.task, row.arm, row.state) == ("digits10", "sagawa", "done")
+    ]
+    assert item.failed == 2
+    assert item.n == 10
+    assert item.interval.estimate == pytest.approx((sum(done) + 2 * 0.35) / 10)
+
+
+def test_nan_metrics_count_as_failed():
+    results = hostile()
+    items = arm_summaries(results, results.tasks[0].name)
+    assert all(item.failed >= 1 and math.isfinite(item.interval.estimate) for item in items)
+
+
+def test_arms_are_sorted_in_the_metric_s_direction(small):
+    means = [item.interval.estimate for item in arm_summaries(small, "digits10")]
+    assert means == sorted(means)
+
+
+def test_iqm_needs_two_tasks_and_every_task(small):
+    assert iqm_table(weighing(gdro_plan(1))) == []
+    table = iqm_table(small)
+    assert {arm.name for arm, _, _ in table} == {arm.name for arm in small.arms}
+    assert all(interval.low <= interval.estimate <= interval.high and runs == 20 for _, interval, runs in table)
+    without = small.model_copy(update={"rows": tuple(r for r in small.rows if (r.task, r.arm) != ("digits10", "erm"))})
+    assert "erm" not in {arm.name for arm, _, _ in iqm_table(without)}
+
+
+def test_progress_counts_states_and_names_running_cells():
+    state = progress(unfinished())
+    assert state["total"] == 180
+    assert state["done"] + state["running"] + state["waiting"] == 180
+    assert state["running"] == len(state["cells"]) > 0
+    assert sum(arm["total"] for arm in state["arms"]) == 180
+    assert progress(no_rows())["total"] == 0
+
+
+def test_figures_are_shown_before_the_offset_as_ratios(small):
+    verdict = next(v for v in small.verdicts if v.claim.id == "oracle")
+    estimate, _, bar = before_offset(verdict)
+    assert bar == "0.909"
+    assert float(estimate) == pytest.approx(math.exp(verdict.estimate + verdict.claim.offset), rel=0.01)
+    assert "bar 0.909" in reading(verdict)
+
+
+def test_reading_says_why_a_claim_is_open():
+    results = weighing(gdro_plan(3))
+    failed = next(v for v in results.verdicts if v.claim.id == "anytime" and v.task == "adult6")
+    assert failed.outcome is Outcome.INCONCLUSIVE
+    assert reading(failed) == "4 of 20 cells failed"
+    huge = failed.model_copy(update={"estimate": 800.0, "low": None, "high": math.inf})
+    assert "∞" in reading(huge)
+
+
+def test_outcomes_are_counted_in_a_fixed_order():
+    counts = count_outcomes(weighing(nfi_plan(2)).verdicts)
+    assert [outcome for outcome, _ in counts] == [o for o in Outcome if o in dict(counts)]

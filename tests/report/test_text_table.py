@@ -1,0 +1,26 @@
+from builders import hostile, no_rows, unfinished
+
+from steelyard.report.text import text_table
+
+
+def test_lines_fit_120_columns_and_hold_every_verdict(three):
+    for results in three:
+        lines = text_table(results).splitlines()
+        assert max(map(len, lines)) <= 120
+        marked = [line for line in lines if line.startswith(("  + ", "  > ", "  = ", "  - ", "  ? ", "  . "))]
+        assert len(marked) == len(results.verdicts)
+        for arm in results.arms:
+            assert sum(arm.label in line for line in lines) >= len(results.tasks)
+
+
+def test_hostile_text_cannot_repaint_a_terminal():
+    text = text_table(hostile())
+    assert max(map(len, text.splitlines())) <= 120
+    assert all(letter.isprintable() for line in text.splitlines() for letter in line)
+
+
+def test_unfinished_has_no_verdicts():
+    text = text_table(unfinished())
+    assert "not finished, so no verdicts yet" in text
+    assert "borne out" not in text
+    assert "0 of 0 cells" in text_table(no_rows())
