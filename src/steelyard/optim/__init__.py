@@ -9,7 +9,8 @@ __getattr__, __dir__, __all__ = lazy_exports(
     {
         "greedy_momentum.core": ("alignment_curve", "optimal_momentum_ar1", "optimal_momentum_signal_noise"),
         "greedy_momentum.torch_optim": ("GradAutocorrelation", "GreedyAdamW", "GreedySGD"),
-        "nfi.core": ("exact_bce_with_logits", "exact_cross_entropy"),
+        "nfi.binary": ("exact_bce_with_logits",),
+        "nfi.core": ("exact_cross_entropy",),
         "nfi.theory": ("collapse_threshold", "simulate_nfi"),
         "nfi.torch_nn": ("ExactCrossEntropyLoss", "center_head_", "zero_sum_hook"),
         "nfi.monitor": ("NFIMonitor",),

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
+from torch.nn import functional
 
 from steelyard.errors import InputError
 
@@ -57,7 +57,7 @@ def exact_cross_entropy(
     if look:
         _check_targets(target, logits.shape[dim], ignore_index)
     if label_smoothing > 0:
-        loss = F.cross_entropy(
+        loss = functional.cross_entropy(
             logits,
             target,
             weight,
@@ -66,70 +66,23 @@ def exact_cross_entropy(
             label_smoothing=label_smoothing,
         )
         if look and bool(loss.isnan().any()):
-            _refuse_nan(logits.sum(dim).masked_fill(target == ignore_index, 0.0))
+            refuse_nan(logits.sum(dim).masked_fill(target == ignore_index, 0.0))
         return loss
     ignored = target == ignore_index
     safe = target.masked_fill(ignored, 0)
     rows = _ExactRows.apply(logits, safe, dim)[0].masked_fill(ignored, 0.0)  # type: ignore[no-untyped-call]
     if look:
-        _refuse_nan(rows)
-    return _reduce(rows, safe, ignored, weight, reduction).to(_loss_dtype(logits))
-
-
-def exact_bce_with_logits(
-    x: Tensor,
-    target: Tensor,
-    weight: Tensor | None = None,
-    reduction: Reduction = "mean",
-    pos_weight: Tensor | None = None,
-    validate: bool = True,
-) -> Tensor:
-    """Binary cross-entropy of hard targets: -logsigmoid(x s) with s = 2 target - 1, gradient -s sigmoid(-x s).
-
-    Args:
-        x: Logits of any shape; float16 and bfloat16 are computed in float32.
-        target: 0 or 1 (any dtype), of the same shape.
-        weight: Factor per element, broadcast to the shape of ``x``, or None.
-        reduction: "none", "mean" (over all elements) or "sum".
-        pos_weight: Factor of the elements whose target is 1, broadcast, or None.
-        validate: Look at values (hard targets, NaN); see :func:`exact_cross_entropy`.
-
-    Returns:
-        The loss in the dtype of ``x`` (float32 for half precision under autocast).
-
-    Raises:
-        InputError: Shapes that differ, targets other than 0 and 1, NaN logits, an unknown reduction.
-    """
-    if not x.is_floating_point():
-        raise InputError(f"x must be a floating tensor, not {x.dtype}.")
-    if x.shape != target.shape:
-        raise InputError(f"target has shape {tuple(target.shape)}, but x has {tuple(x.shape)}; they must be equal.")
-    _check_reduction(reduction)
-    positive = target > 0.5
-    wide = x.to(_accumulate_dtype(x))
-    loss = -F.logsigmoid(torch.where(positive, wide, -wide))
-    if validate and not torch.compiler.is_compiling():
-        if not bool(((target == 0) | (target == 1)).all()):
-            raise InputError(
-                "target must hold 0 and 1 only; soft targets are not supported, "
-                "use F.binary_cross_entropy_with_logits for them."
-            )
-        _refuse_nan(loss)
-    if pos_weight is not None:
-        loss = torch.where(positive, loss * pos_weight, loss)
-    if weight is not None:
-        loss = loss * weight
-    total = loss if reduction == "none" else loss.mean() if reduction == "mean" else loss.sum()
-    return total.to(_loss_dtype(x))
+        refuse_nan(rows)
+    return _reduce(rows, safe, ignored, weight, reduction).to(loss_dtype(logits))
 
 
 class _ExactRows(torch.autograd.Function):
     """Per-row loss; needs two buffers of the logits' size at a time, where the reference needs three."""
 
     @staticmethod
-    def forward(logits: Tensor, target: Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
+    def forward(logits: Tensor, target: Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor]:
         index = target.unsqueeze(dim)
-        share = logits.to(_accumulate_dtype(logits), copy=True).scatter_(dim, index, -torch.inf)
+        share = logits.to(accumulate_dtype(logits), copy=True).scatter_(dim, index, -torch.inf)
         top = share.amax(dim, keepdim=True)
         top = top.masked_fill(top == -torch.inf, 0.0)  # every wrong class impossible: no mass, not -inf - -inf
         # exp2, as torch's exp is three times slower on a CPU; the product's rounding shows in negligible shares only.
@@ -152,7 +105,7 @@ class _ExactRows(torch.autograd.Function):
         ctx.save_for_backward(logits, target, share, scale)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, None, None]:
         if grads[0] is None:
             return None, None, None
         logits, target, share, scale = ctx.saved_tensors
@@ -163,9 +116,10 @@ class _ExactRows(torch.autograd.Function):
         if logits.dtype == share.dtype or logits.ndim == 1:
             return _gradient(share, scale * per_row, index, ctx.dim).to(logits.dtype), None, None
         gradient = torch.empty_like(logits)
-        parts = [tensor.chunk(_HALF_PIECES) for tensor in (gradient, share, scale * per_row, index)]
-        for out, *arguments in zip(*parts, strict=True):
-            out.copy_(_gradient(*arguments, ctx.dim))
+        inputs = (gradient, share, scale * per_row, index)
+        pieces = zip(*(tensor.chunk(_HALF_PIECES) for tensor in inputs), strict=True)
+        for out, piece_share, piece_scale, piece_index in pieces:
+            out.copy_(_gradient(piece_share, piece_scale, piece_index, ctx.dim))
         return gradient, None, None
 
 
@@ -177,7 +131,7 @@ def _gradient(share: Tensor, scale: Tensor, index: Tensor, dim: int) -> Tensor:
 
 def _differentiable_gradient(logits: Tensor, index: Tensor, dim: int) -> Tensor:
     """The same gradient from ordinary differentiable operations, for derivatives of any higher order."""
-    wide = logits.to(_accumulate_dtype(logits))
+    wide = logits.to(accumulate_dtype(logits))
     hot = torch.zeros_like(wide).scatter(dim, index, 1.0)
     wrong = wide.masked_fill(hot > 0, -torch.inf)
     alone = wrong.amax(dim, keepdim=True) == -torch.inf
@@ -198,8 +152,8 @@ def _wide_sum(values: Tensor, dim: int) -> Tensor:
     if values.dtype == wide or blocks < 2:
         return values.sum(dim, keepdim=True, dtype=wide)
     whole = blocks * _BLOCK
-    total = values.narrow(dim, 0, whole).unflatten(dim, (blocks, _BLOCK)).sum(dim + 1)
-    total = total.sum(dim, keepdim=True, dtype=wide)
+    head = torch.unflatten(values.narrow(dim, 0, whole), dim, (blocks, _BLOCK)).sum(dim + 1)
+    total = head.sum(dim, keepdim=True, dtype=wide)
     return total + values.narrow(dim, whole, size - whole).sum(dim, keepdim=True, dtype=wide)
 
 
@@ -218,16 +172,19 @@ def _reduce(rows: Tensor, target: Tensor, ignored: Tensor, weight: Tensor | None
     return rows.sum() if reduction == "sum" else rows.sum() / factors.sum()
 
 
-def _accumulate_dtype(tensor: Tensor) -> torch.dtype:
+def accumulate_dtype(tensor: Tensor) -> torch.dtype:
+    """Return the dtype to compute in: float32 for half precision, else the tensor's own."""
     return torch.float32 if tensor.dtype in _HALF else tensor.dtype
 
 
-def _loss_dtype(tensor: Tensor) -> torch.dtype:
+def loss_dtype(tensor: Tensor) -> torch.dtype:
+    """Return the dtype of a loss of ``tensor``: its own, but float32 for half precision under autocast."""
     autocast = torch.is_autocast_enabled(tensor.device.type)
-    return _accumulate_dtype(tensor) if autocast else tensor.dtype
+    return accumulate_dtype(tensor) if autocast else tensor.dtype
 
 
-def _check_reduction(reduction: str) -> None:
+def check_reduction(reduction: str) -> None:
+    """Refuse an unknown reduction."""
     if reduction not in ("none", "mean", "sum"):
         raise InputError(f"reduction must be 'none', 'mean' or 'sum', not {reduction!r}.")
 
@@ -254,7 +211,7 @@ def _check_shapes(logits: Tensor, target: Tensor, weight: Tensor | None, reducti
         raise InputError(f"weight has shape {tuple(weight.shape)}, but there are K = {classes} classes.")
     if not 0.0 <= smoothing <= 1.0:
         raise InputError(f"label_smoothing must be between 0 and 1, not {smoothing}.")
-    _check_reduction(reduction)
+    check_reduction(reduction)
     return dim
 
 
@@ -265,11 +222,12 @@ def _check_targets(target: Tensor, classes: int, ignore_index: int) -> None:
         raise InputError(f"target holds class {value}, but the logits have classes 0..{classes - 1}.")
 
 
-def _refuse_nan(rows: Tensor) -> None:
+def refuse_nan(rows: Tensor) -> None:
+    """Refuse logits whose per-row losses hold NaN: O(batch), where looking at the logits would be O(batch x K)."""
     bad = rows.isnan()
     if bool(bad.any()):
         first = int(bad.reshape(-1).nonzero()[0])
         raise InputError(
-            f"logits give NaN in {int(bad.sum())} of {bad.numel()} rows (first: row {first}), so they hold NaN or +inf; "
+            f"logits give NaN in {int(bad.sum())} of {bad.numel()} rows (first: row {first}): they hold NaN or +inf; "
             "find the layer that overflowed, or pass validate=False under a gradient scaler."
         )

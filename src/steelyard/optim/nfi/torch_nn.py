@@ -72,9 +72,14 @@ def zero_sum_hook(logits: Tensor, dim: int | None = None) -> RemovableHandle:
         InputError: ``logits`` needs no gradient.
     """
     if not logits.requires_grad:
-        raise InputError("logits need no gradient, so there is nothing to hook; call zero_sum_hook in the forward pass.")
+        raise InputError(
+            "logits need no gradient, so there is nothing to hook; call zero_sum_hook in the forward pass."
+        )
     axis = dim if dim is not None else min(1, logits.ndim - 1)
-    return logits.register_hook(lambda gradient: gradient - gradient.mean(axis, keepdim=True))
+    handle: RemovableHandle = logits.register_hook(  # type: ignore[no-untyped-call]
+        lambda gradient: gradient - gradient.mean(axis, keepdim=True)
+    )
+    return handle
 
 
 @torch.no_grad()
@@ -115,4 +120,4 @@ def _mean_over_classes(values: Tensor) -> Tensor:
 
 def _shared_with_embedding(weight: Tensor, model: nn.Module) -> bool:
     embeddings = (module for module in model.modules() if isinstance(module, nn.Embedding))
-    return any(module.weight.data_ptr() == weight.data_ptr() for module in embeddings)
+    return any(module.weight is weight for module in embeddings)
