@@ -155,7 +155,8 @@ def validate(model: type[BaseModel], values: Mapping[str, Any], what: str) -> Ba
     try:
         return model(**{name.replace("-", "_"): value for name, value in values.items()})
     except ValidationError as error:
-        first = error.errors()[0]
+        # A misspelt option is the cause of the missing one: it comes first.
+        first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
         name = ".".join(str(part) for part in first["loc"]) or "value"
         if first["type"] == "extra_forbidden":
             known = ", ".join(model.model_fields) or "none"

@@ -83,7 +83,7 @@ def view(
     from steelyard.bench.store import store_path
     from steelyard.serve.view import serve
 
-    serve(store_path(store), port=port, open_browser=browser)
+    serve(str(store_path(store)), port=port, open_browser=browser)
 
 
 class Format(StrEnum):

@@ -45,6 +45,8 @@ def _main(
 
 def run() -> None:
     """Run the command line; every error raised on purpose becomes one line and its exit code."""
+    if os.getcwd() not in sys.path:  # what a user's own module is found by; last, so that it hides nothing
+        sys.path.append(os.getcwd())
     try:
         app()
     except SteelyardError as error:

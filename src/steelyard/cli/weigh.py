@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ import typer
 
 from steelyard import catalog
 from steelyard.cli.command import Command, JsonOption, StoreOption, print_json
-from steelyard.errors import InputError
+from steelyard.errors import InputError, did_you_mean
 
 JobsOption = Annotated[int | None, typer.Option("--jobs", min=1, help="Worker processes. Default: one per core.")]
 
@@ -45,6 +46,10 @@ def weigh(
     names = [row.id for row in catalog.METHODS] if all_ else names
     if not names:
         raise InputError("name a method to weigh, or use --all; `steelyard list` shows them")
+    if options and data is None:
+        word = "--" + next(iter(options)).replace("_", "-")
+        hint = did_you_mean(word, [f"--{name.strip('_')}" for name in inspect.signature(weigh).parameters])
+        raise InputError(f"unknown option {word}.{hint} The options of a bench go with --data")
     if data is not None and len(names) > 1:
         raise InputError(f"--data goes with one method, got {len(names)}")
     if sum((quick, full, profile is not None)) > 1:
@@ -102,14 +107,13 @@ def finish(store: Any, weighings: Sequence[str], jobs: int | None, json: bool, o
         )
         return 130
     results = [read_results(store, identity) for identity in weighings]
-    path = output or store.path.parent / "reports" / f"{'+'.join(weighings)}.html"
-    write_report(results, path)
     if json:
         print_json([result.model_dump(mode="json") for result in results])
     else:
         for result in results:
             typer.echo(text_table(result))
-    typer.echo(f"report: {path.resolve()}", err=json)
+    path = output or store.path.parent / "reports" / f"{'+'.join(weighings)}.html"
+    typer.echo(f"report: {write_report(results, path).resolve()}", err=json)
     return 1 if counts.failed else 0
 
 
