@@ -218,7 +218,7 @@ class _Losses:
         """Say how many losses were clipped, if any."""
         if self.clipped:
             warnings.warn(
-                f"{self.clipped} losses above loss_range = {self.loss_range:g} were clipped: raise loss_range.",
+                f"losses above loss_range = {self.loss_range:g} were clipped, {self.clipped} in all: raise loss_range.",
                 stacklevel=3,
             )
 

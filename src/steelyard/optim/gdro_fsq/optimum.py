@@ -37,10 +37,8 @@ def solve(problem: GroupProblem, tolerance: float = 1e-5, rounds: int = 60) -> O
     q = np.full(problem.m, 1.0 / problem.m)
     w, pull = problem.w0.ravel(), 0.0
     best = Optimum(problem.w0, -np.inf, np.inf)
-    for _ in range(rounds):
-        solution = minimize(
-            _augmented, w, args=(problem, q, pull), jac=True, method="L-BFGS-B", options={"maxiter": 300, "maxcor": 20}
-        )
+    for k in range(rounds):
+        solution = minimize(_augmented, w, args=(problem, q, pull), jac=True, method="L-BFGS-B", options=_precision(k))
         w = solution.x
         excess = float(w @ w) / problem.radius**2 - 1.0
         pull = max(0.0, pull + STIFFNESS * excess)
@@ -57,6 +55,11 @@ def solve(problem: GroupProblem, tolerance: float = 1e-5, rounds: int = 60) -> O
             break
         q = np.maximum(q, 1e-12)  # a multiplier that reached 0 could never come back
     return best
+
+
+def _precision(k: int) -> dict[str, float]:
+    """Return the options of the k-th L-BFGS run: early runs need not be exact, their multipliers are not either."""
+    return {"maxiter": 400, "maxcor": 20, "ftol": max(1e-15, 2e-9 * 0.3**k), "gtol": 1e-5 * 0.5**k}
 
 
 def _augmented(flat: Floats, problem: GroupProblem, q: Floats, pull: float) -> tuple[float, Floats]:

@@ -125,7 +125,7 @@ class GroupProblem:
 def _losses(scores: Floats, labels: Ints, classes: int) -> tuple[Floats, Floats]:
     """Return losses [n] and their derivatives with respect to the scores ([n] or [n, K])."""
     if classes == 2:
-        signs = 2.0 * labels - 1.0
+        signs: Floats = 2.0 * labels - 1.0
         margins = signs * scores
         losses: Floats = np.logaddexp(0.0, -margins)
         return losses, -signs * np.exp(-margins - losses)  # sigmoid(-margin) = exp(-margin - loss)
@@ -217,8 +217,6 @@ def table_by_group(table: Table, group: str, label: str, loss_range: float, radi
     group_values, label_values = table.column(group), table.column(label)
     if group == label:
         raise InputError(f"group and label are the same column '{group}': choose two.")
-    if table.n_rows == 0:
-        raise InputError(f"{table.source} has no rows.")
     missing = _missing(label_values)
     if missing.any():
         row = int(missing.argmax()) + 1
@@ -229,10 +227,6 @@ def table_by_group(table: Table, group: str, label: str, loss_range: float, radi
     groups = _codes(group_values, group, "group", MAX_GROUPS)
     labels = _codes(label_values, label, "label", MAX_CLASSES)
     features = data.encode_features(table, exclude=(group, label)).matrix
-    if features.shape[1] == 0:
-        raise InputError(
-            f"{table.source} has no column beside '{group}' and '{label}': there is nothing to learn from."
-        )
     m, classes = int(groups.max()) + 1, int(labels.max()) + 1
     return _arrays(with_bias(features), labels, groups, m, classes, loss_range, radius)
 

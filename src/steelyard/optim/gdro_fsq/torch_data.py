@@ -232,8 +232,8 @@ class FlexGroupDRO(torch.nn.Module):
             if self.clipped >= self._next_warning:
                 self._next_warning = 10 ** (len(str(self.clipped)))
                 warnings.warn(
-                    f"{self.clipped} losses so far were above loss_range = {self.loss_range:g} and were clipped for "
-                    "the q-player: raise loss_range.",
+                    f"losses above loss_range = {self.loss_range:g} were clipped for the q-player, {self.clipped} so "
+                    "far: raise loss_range.",
                     stacklevel=3,
                 )
         return np.minimum(scaled, 1.0)
