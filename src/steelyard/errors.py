@@ -50,7 +50,10 @@ class StoreError(SteelyardError):
     exit_code = 2
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return `` Did you mean 'x'?`` for the known word closest to ``word``, or an empty string."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.5) -> str:
+    """Return `` Did you mean 'x'?`` for the known word closest to ``word``, or an empty string.
+
+    ``cutoff`` is how alike they must be, from 0 to 1.
+    """
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)
     return f" Did you mean '{close[0]}'?" if close else ""

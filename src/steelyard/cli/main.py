@@ -55,9 +55,10 @@ def run() -> None:
     except KeyboardInterrupt:
         typer.echo("steelyard: interrupted", err=True)
         sys.exit(INTERRUPTED)
-    except BrokenPipeError:  # the reader of a pipe left: not an error of ours
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # the reader of a pipe left: typer ends with 1, a code of ours
+            sys.exit(0)
+        raise
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ def weigh(
         raise InputError("name a method to weigh, or use --all; `steelyard list` shows them")
     if options and data is None:
         word = "--" + next(iter(options)).replace("_", "-")
-        hint = did_you_mean(word, [f"--{name.strip('_')}" for name in inspect.signature(weigh).parameters])
+        hint = did_you_mean(word, [f"--{name.strip('_')}" for name in inspect.signature(weigh).parameters], 0.7)
         raise InputError(f"unknown option {word}.{hint} The options of a bench go with --data")
     if data is not None and len(names) > 1:
         raise InputError(f"--data goes with one method, got {len(names)}")
