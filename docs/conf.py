@@ -36,6 +36,9 @@ suppress_warnings = ["myst.strikethrough"]  # the HTML builder, which is the one
 html_theme = "furo"
 html_title = f"steelyard {release}"
 html_copy_source = False
+html_static_path = ["_static"]
+html_css_files = ["steelyard.css"]
+smartquotes = False  # it would turn the -- of options into dashes
 html_theme_options = {"navigation_with_keys": True}
 
 autodoc_member_order = "bysource"
@@ -85,15 +88,14 @@ def method_page(method: str) -> str:
     card = catalog.load_card(method)
     counts = {source: sum(decision.source is source for decision in card.decisions) for source in Source}
     said = ", ".join(f"{count} from {_FROM[source]}" for source, count in counts.items() if count)
-    note = f":::{{note}}\nOf the {len(card.decisions)} decisions below, {said}.\n:::\n\n"
-    weigh = f"\n## Weigh it\n\n```console\n$ steelyard weigh {method} --quick\n```\n"
-    title, _, rest = card_markdown(card).partition("\n\n")
-    return f"{title}\n\n{note}{rest}{weigh}"
+    head = "## Decisions\n\n"
+    text = card_markdown(card).replace(head, f"{head}Of these {len(card.decisions)} decisions: {said}.\n\n")
+    return f"{text}\n## Weigh it\n\n```console\n$ steelyard weigh {method} --quick\n```\n"
 
 
 _FROM = {
     Source.PAPER: "the paper",
-    Source.SECOND_HAND: "second hand",
+    Source.SECOND_HAND: "a secondary source",
     Source.CODE: "the authors' code",
     Source.RECON: "our reconstruction",
     Source.DEFAULT: "us (additions and defaults)",
@@ -190,7 +192,16 @@ def as_plain_text(_app: object, _what: str, _name: str, _thing: object, _options
         lines[index] = "".join(pieces)
 
 
+def name_aliases(
+    _app: object, _what: str, _name: str, _thing: object, _options: object, signature: str | None, result: str | None
+) -> tuple[str | None, str | None]:
+    """Show a type alias inside a union by its name alone."""
+    shown = [text and re.sub(r"TypeAliasForwardRef\('(\w+)'\)", r"\1", text) for text in (signature, result)]
+    return shown[0], shown[1]
+
+
 def setup(app: Any) -> None:
     """Generate the pages before Sphinx looks for them, and treat docstrings as plain text before napoleon does."""
     app.connect("builder-inited", lambda _app: write_generated(HERE))
     app.connect("autodoc-process-docstring", as_plain_text, priority=100)
+    app.connect("autodoc-process-signature", name_aliases)
