@@ -1,6 +1,6 @@
 """What the q-player costs per round, FSQ with all groups against mirror descent, and r = 1 against r = m in time.
 
-Run: python benchmarks/bench_gdro_fsq.py [--write]. Ratios are medians over interleaved rounds; --write commits a receipt.
+Run: python benchmarks/bench_gdro_fsq.py [--write]. Ratios are medians over interleaved rounds.
 """
 
 from __future__ import annotations

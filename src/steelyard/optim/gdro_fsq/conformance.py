@@ -70,12 +70,12 @@ def _noop() -> tuple[Arrays, Arrays]:
     ]  # fmt: skip
     rng, theta, average = np.random.default_rng(3), np.zeros(2), np.zeros(2)
     for t in range(1, 51):
-        shift = theta * (-1.0 / np.sqrt(t))
-        norm = float(np.sqrt((shift * shift).sum()))
+        shift = theta * (-(1.0 / 8.0) / np.sqrt(t))
+        norm = float(np.sqrt(shift @ shift))
         w = np.zeros(2) + (shift * (1.0 / norm) if norm > 1.0 else shift)
         rng.random()  # the anchor's draw
         average = average + (w - average) * (1.0 / t)
-        theta = theta + 2 * (w - rng.random(2)) * (1.0 / 8.0) * 1.0
+        theta = theta + 2 * (w - rng.random(2))
     return {"ix": found[0].average, "auto": found[1].average}, {"ix": average, "auto": average}
 
 

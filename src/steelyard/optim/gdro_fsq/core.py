@@ -128,8 +128,9 @@ def fsq_minimize(
     m = len(samplers) if isinstance(samplers, Sequence) else samplers.m
     player = PLAPlayer(m, mode, c_q, query=query, round_weight=round_weight)
     gradient = check_gradient(gradient, mode, query)
-    walk = _Walk(w0, check_positive(c_w, "c_w") * check_positive(radius, "radius") / check_positive(G, "G"), radius)
-    losses_of = _Losses(loss_grad, samplers, check_positive(loss_range, "loss_range"))
+    step = check_positive(c_w, "c_w") * check_positive(radius, "radius") / check_positive(G, "G")
+    walk = _Walk(w0, step / check_positive(loss_range, "loss_range"), radius)  # its gradients are not divided by B
+    losses_of = _Losses(loss_grad, samplers, loss_range)
     limit = _limit(rounds, r_schedule)
     trace = _Trace(set(trace_rounds), evaluate)
     q_sum, weight, samples, t = np.zeros(m), 0.0, 0, 0
@@ -139,11 +140,10 @@ def fsq_minimize(
         proposal = player.open_proposals[0]
         w = walk.position(proposal.omega)
         losses, gradients = losses_of(w, proposal, rng, t)
-        player.update(losses)
-        total = _weighted_sum(gradient_weights(proposal, gradient) / losses_of.loss_range, gradients)
+        player.settle(losses)
         weight += proposal.omega
-        walk.move(w, total, proposal.omega, weight)
-        q_sum += proposal.omega * proposal.q
+        walk.move(w, _weighted_sum(gradient_weights(proposal, gradient), gradients), proposal.omega, weight)
+        q_sum += proposal.q if proposal.omega == 1.0 else proposal.omega * proposal.q
         samples += len(proposal.indices)
         trace.take(t, samples, walk.average)
         if t == limit:
@@ -173,21 +173,21 @@ class _Walk:
     def position(self, omega: float) -> Array:
         """Return the iterate of a round with weight ``omega``: its own weight already counts in the step."""
         shift = self._theta * (-self._step / math.sqrt(self._squares + omega * omega))
-        norm = math.sqrt(float((shift * shift).sum()))
+        norm = math.sqrt(float(np.vdot(shift, shift) if isinstance(shift, np.ndarray) else (shift * shift).sum()))
         return self._w0 + (shift * (self._radius / norm) if norm > self._radius else shift)
 
     def move(self, w: Array, gradient: Array, omega: float, weight: float) -> None:
         """Add the round's gradient, and its iterate ``w`` (from before this update) to the average."""
-        self._theta = self._theta + gradient * omega
+        self._theta += gradient if omega == 1.0 else gradient * omega
         self._squares += omega * omega
-        self.average = self.average + (w - self.average) * (omega / weight)
+        self.average += (w - self.average) * (omega / weight)
 
 
 class _Losses:
     """Draws samples, evaluates them, and brings the losses into [0, 1], counting the clips."""
 
     def __init__(self, loss_grad: LossGrad, samplers: Any, loss_range: float) -> None:
-        self._loss_grad, self._samplers, self.loss_range = loss_grad, samplers, loss_range
+        self._loss_grad, self._samplers, self._loss_range = loss_grad, samplers, loss_range
         self._one_by_one = isinstance(samplers, Sequence)
         self.clipped = 0
 
@@ -201,15 +201,16 @@ class _Losses:
         return self._scaled(losses, groups, t), gradients
 
     def _scaled(self, losses: Any, groups: Ints, t: int) -> Floats:
-        values = np.asarray(losses, dtype=np.float64) / self.loss_range
+        values = np.asarray(losses, dtype=np.float64) / self._loss_range
         if values.shape != groups.shape:
             raise InputError(f"loss_grad returned losses of shape {values.shape} for {len(groups)} samples.")
-        if not (values.min() >= 0 and values.max() < math.inf):  # false for NaN too
+        highest = np.maximum.reduce(values)
+        if not (np.minimum.reduce(values) >= 0 and highest < math.inf):  # false for NaN too
             bad = int(np.flatnonzero(~((values >= 0) & (values < math.inf)))[0])
             raise InputError(
                 f"loss_grad returned {values[bad]} for group {groups[bad]} in round {t}: losses must be finite, >= 0."
             )
-        if values.max() > 1:
+        if highest > 1:
             self.clipped += int((values > 1).sum())
             values = np.minimum(values, 1.0)
         return values
@@ -218,7 +219,7 @@ class _Losses:
         """Say how many losses were clipped, if any."""
         if self.clipped:
             warnings.warn(
-                f"losses above loss_range = {self.loss_range:g} were clipped, {self.clipped} in all: raise loss_range.",
+                f"losses above loss_range = {self._loss_range:g} were clipped, {self.clipped} in all: raise it.",
                 stacklevel=3,
             )
 
@@ -235,7 +236,7 @@ class _Trace:
             self.values["round"].append(t)
             self.values["samples"].append(samples)
             if self._evaluate is not None:
-                self.values["value"].append(float(self._evaluate(average)))
+                self.values["value"].append(float(self._evaluate(average * 1)))
 
 
 def _limit(rounds: int | None, r_schedule: Schedule) -> int:

@@ -21,7 +21,7 @@ from steelyard.optim.gdro_fsq.player import PLAPlayer
 from steelyard.optim.gdro_fsq.torch_data import FlexGroupBatchSampler, FlexGroupDRO
 
 HIDDEN = 32
-LEARNING_RATE = 3e-3  # of Adam, times c_w
+LEARNING_RATE = 5e-3  # of Adam, times c_w
 PER_GROUP = 4  # samples of each group in a batch
 TEST_SHARE = 0.3
 

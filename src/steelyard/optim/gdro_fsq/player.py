@@ -22,6 +22,7 @@ Schedule: TypeAlias = "int | Iterable[int] | Callable[[int], int]"
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
 
+_BOOLS = (bool, np.bool_)
 PERMUTATION_LIMIT = 10_000  # a permutation costs O(m); above this, Floyd's sampling costs O(r)
 
 
@@ -105,12 +106,11 @@ class PLAPlayer:
             raise InputError("mode 'observed' does not choose groups: call observe(indices, inclusion_probs) instead.")
         r = check_count(r, "r", 1, self.m)
         omega = r / self.m if self.round_weight == "samples" else 1.0
-        proposal = self._open_round(omega, omega * omega * self.m / r, r > 1)
-        q = proposal.q
+        q, eta, gamma = self._open_round(omega, omega * omega * self.m / r, r > 1)
         indices = self._query_set(q, r, rng)
-        proposal = proposal._replace(indices=indices, probs=self._inclusion(q, indices, r))
-        self._open.append(proposal)
-        return int(indices[0]), indices, proposal.probs
+        probs = self._inclusion(q, indices, r)
+        self._open.append(Proposal(indices, probs, q, eta, gamma, omega))
+        return int(indices[0]), indices, probs
 
     def observe(self, indices: ArrayLike, inclusion_probs: ArrayLike) -> None:
         """Open a round whose groups somebody else chose (mode ``"observed"``).
@@ -132,8 +132,8 @@ class PLAPlayer:
             raise InputError(f"inclusion_probs must hold {self.m} numbers in (0, 1], one for every group.")
         omega = len(groups) / self.m if self.round_weight == "samples" else 1.0
         # sum_i q_i/P_i <= 1/min P whatever q is, as m/r is for the player's own draws
-        proposal = self._open_round(omega, omega * omega / float(probs.min()), False)
-        self._open.append(proposal._replace(indices=groups, probs=probs[groups]))
+        q, eta, gamma = self._open_round(omega, omega * omega / float(probs.min()), False)
+        self._open.append(Proposal(groups, probs[groups], q, eta, gamma, omega))
 
     def update(self, losses: ArrayLike) -> None:
         """Close the oldest open round with its losses.
@@ -147,18 +147,22 @@ class PLAPlayer:
         """
         if not self._open:
             raise RuntimeError("update() was called without an open proposal: call propose() first.")
-        indices, probs, _, _, gamma, omega = self._open[0]
+        indices = self._open[0].indices
         values = np.asarray(losses, dtype=np.float64)
         if values.shape != indices.shape:
             raise InputError(f"losses has shape {values.shape}, the open proposal asks for {len(indices)} values.")
-        if not (values.min() >= 0 and values.max() <= 1):  # false for NaN too
+        if not (np.minimum.reduce(values) >= 0 and np.maximum.reduce(values) <= 1):  # false for NaN too
             bad = int(np.flatnonzero(~((values >= 0) & (values <= 1)))[0])
             raise InputError(
                 f"losses: group {indices[bad]} has {values[bad]}, outside [0, 1]; divide by the range of the loss."
             )
-        self._open.popleft()
-        self._S[indices] += omega * (1.0 - values) / (probs + gamma)
-        self._S -= self._S.min()
+        self.settle(values)
+
+    def settle(self, losses: Floats) -> None:
+        """Do what ``update`` does, for a caller that has checked the losses."""
+        indices, probs, _, _, gamma, omega = self._open.popleft()
+        self._S[indices] += omega * (1.0 - losses) / (probs + gamma)
+        self._S -= np.minimum.reduce(self._S)
 
     def discard_open(self) -> int:
         """Forget the rounds that still wait for losses (an epoch was left early); return how many there were."""
@@ -207,11 +211,11 @@ class PLAPlayer:
 
     def _strategy(self, eta: float) -> Floats:
         q: Floats = np.exp(-eta * self._S)  # min(S) = 0, so the largest exponent is 0
-        q /= q.sum()
+        q /= np.add.reduce(q)
         return q
 
-    def _open_round(self, omega: float, load: float, several: bool) -> Proposal:
-        """Count a round in V and return its strategy and rates; the caller fills in the groups."""
+    def _open_round(self, omega: float, load: float, several: bool) -> tuple[Floats, float, float]:
+        """Count a round in V and return its strategy, learning rate and exploration."""
         if self._open and not self._warned:
             self._warned = True
             warnings.warn(
@@ -223,13 +227,17 @@ class PLAPlayer:
         self._V += load
         eta = self._rate()
         gamma = 0.0 if self.mode == "auto" and several else omega * eta / 2
-        return Proposal(_NO_GROUPS, _NO_PROBS, self._strategy(eta), eta, gamma, omega)
+        return self._strategy(eta), eta, gamma
 
     def _query_set(self, q: Floats, r: int, rng: np.random.Generator) -> Ints:
         if self.query == "uniform":
             return _without_replacement(self.m, r, rng)
         cumulative = q.cumsum()
         anchor = int(cumulative.searchsorted(rng.random() * cumulative[-1], side="right"))
+        if r == self.m:
+            everyone = np.arange(r)
+            everyone[0], everyone[anchor] = anchor, 0
+            return everyone
         indices = np.empty(r, dtype=np.int64)
         indices[0] = anchor
         if r > 1:
@@ -247,10 +255,6 @@ class PLAPlayer:
         return chosen if r == 1 else chosen + (1.0 - chosen) * ((r - 1) / (self.m - 1))
 
 
-_NO_GROUPS: Ints = np.empty(0, dtype=np.int64)
-_NO_PROBS: Floats = np.empty(0)
-
-
 def gradient_weights(proposal: Proposal, gradient: Gradient) -> Floats:
     """Return the factors [r] with which the gradients of the queried groups add up to an estimate of sum_i q_i g_i.
 
@@ -262,7 +266,7 @@ def gradient_weights(proposal: Proposal, gradient: Gradient) -> Floats:
         factors[0] = 1.0
         return factors
     chosen: Floats = proposal.q[proposal.indices]
-    return chosen / chosen.sum() if gradient == "rb" else chosen / proposal.probs
+    return chosen / np.add.reduce(chosen) if gradient == "rb" else chosen / proposal.probs
 
 
 def check_gradient(gradient: str, mode: str, query: str) -> Gradient:
@@ -300,15 +304,13 @@ def _without_replacement(n: int, size: int, rng: np.random.Generator) -> Ints:
 
 def check_count(value: object, name: str, low: int, high: int | None = None) -> int:
     """Return ``value`` as an int in low..high; bools, floats and values out of range raise InputError."""
-    span = f"{low}..{high}" if high is not None else f"at least {low}"
-    if isinstance(value, bool | np.bool_):
-        raise InputError(f"{name} must be an integer ({span}), got {value!r}.")
     try:
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        raise InputError(f"{name} must be an integer ({span}), got {value!r}.") from None
-    if number < low or (high is not None and number > high):
-        raise InputError(f"{name} must be an integer ({span}), got {number}.")
+        number = low - 1
+    if isinstance(value, _BOOLS) or number < low or (high is not None and number > high):
+        span = f"{low}..{high}" if high is not None else f"at least {low}"
+        raise InputError(f"{name} must be an integer ({span}), got {value!r}.")
     return number
 
 

@@ -125,18 +125,19 @@ class GroupProblem:
 def _losses(scores: Floats, labels: Ints, classes: int) -> tuple[Floats, Floats]:
     """Return losses [n] and their derivatives with respect to the scores ([n] or [n, K])."""
     if classes == 2:
-        signs: Floats = 2.0 * labels - 1.0
-        margins = signs * scores
-        losses: Floats = np.logaddexp(0.0, -margins)
-        return losses, -signs * np.exp(-margins - losses)  # sigmoid(-margin) = exp(-margin - loss)
+        signs = np.where(labels == 1, 1.0, -1.0)
+        margins: Floats = signs * scores
+        losses = np.logaddexp(0.0, -margins)
+        slopes: Floats = np.exp(-margins - losses)  # sigmoid(-margin) = exp(-margin - loss)
+        slopes *= -signs
+        return losses, slopes
     shifted: Floats = scores - scores.max(axis=1, keepdims=True)
     exponentials: Floats = np.exp(shifted)
     totals = exponentials.sum(axis=1)
     rows = np.arange(len(labels))
-    losses = np.log(totals) - shifted[rows, labels]
-    slopes: Floats = exponentials / totals[:, None]
+    slopes = exponentials / totals[:, None]
     slopes[rows, labels] -= 1.0
-    return losses, slopes
+    return np.log(totals) - shifted[rows, labels], slopes
 
 
 def synthetic(spread: float, most_flips: float, loss_range: float) -> dict[str, Any]:
