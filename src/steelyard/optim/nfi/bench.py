@@ -325,8 +325,8 @@ _PAPER_RECIPE = (
     "CIFAR-10 without augmentation, full batch (2048 for the ViT), N in {200, 2000, 20000, 50000}, 10,000 epochs, "
     "Adam 1e-3, betas (.9, .95), eps 1e-8, models MLP 5x512, VGG11, VGG11-BN, ViT (patch 4, d 256, 12 blocks, "
     "8 heads), and a 110M language model on FineWeb, bfloat16 with the loss in float32, 1e5 steps. About an hour a run "
-    "on an RTX 5090, says the paper. Train with ExactCrossEntropyLoss and with center_head_ after each step, watch with "
-    "NFIMonitor(every=100)."
+    "on an RTX 5090, says the paper. Train with ExactCrossEntropyLoss and with center_head_ after each step, watch "
+    "with NFIMonitor(every=100)."
 )
 
 BENCH = BenchSpec(
