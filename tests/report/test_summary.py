@@ -10,12 +10,15 @@ from steelyard.report.summary import (
     arm_summaries,
     before_offset,
     count_outcomes,
+    detectable,
     finite,
     iqm_table,
     number,
     progress,
     reading,
+    seed_figures,
     signed,
+    task_metric,
 )
 
 
@@ -110,3 +113,38 @@ def test_reading_says_why_a_claim_is_open():
 def test_outcomes_are_counted_in_a_fixed_order():
     counts = count_outcomes(weighing(nfi_plan(2)).verdicts)
     assert [outcome for outcome, _ in counts] == [o for o in Outcome if o in dict(counts)]
+
+
+def other_question():
+    """A weighing whose second task records a metric of its own, and one arm of the first task another still."""
+    results = weighing(gdro_plan(3))
+    rows = []
+    for row in results.rows:
+        if row.state == "done" and (row.task == "synthetic20" or (row.task, row.arm) == ("digits10", "erm")):
+            row = row.model_copy(update={"metrics": {"test_accuracy": row.metrics["test_accuracy"]}})
+        rows.append(row)
+    return results.model_copy(update={"rows": tuple(rows)})
+
+
+def test_a_task_without_the_primary_metric_is_ranked_by_its_own():
+    results = other_question()
+    assert task_metric(results, "digits10").name == "gap"
+    assert task_metric(results, "synthetic20").name == "test_accuracy"
+    means = [item.interval.estimate for item in arm_summaries(results, "synthetic20")]
+    assert means == sorted(means, reverse=True)
+    assert {runs for _, _, runs in iqm_table(results)} == {20}
+
+
+def test_an_arm_that_measures_something_else_has_not_failed():
+    item = next(item for item in arm_summaries(other_question(), "digits10") if item.arm.name == "erm")
+    assert (item.interval, item.n, item.failed) == (None, 0, 0)
+    assert item.others["test_accuracy"] is not None
+
+
+def test_seeds_and_detectable_effects_are_shown_like_the_estimate(small):
+    ratio = next(v for v in small.verdicts if v.claim.id == "oracle")
+    assert float(seed_figures(ratio)[0]) == pytest.approx(math.exp(ratio.differences[0] + ratio.claim.offset), rel=0.01)
+    assert detectable(ratio).startswith("factor 1.")
+    plain = ratio.model_copy(update={"claim": ratio.claim.model_copy(update={"scale": "difference"})})
+    assert seed_figures(plain)[0][0] in "+−"
+    assert "factor" not in detectable(plain)

@@ -82,7 +82,7 @@ def _mean_band(values: Vector) -> tuple[Vector, Vector, Vector]:
 
 
 def keep_shape(x: Vector, y: Vector, points: int) -> NDArray[np.intp]:
-    """Return the indices of at most ``points`` points that keep the shape, spikes included.
+    """Return the indices of at most ``points`` points that keep the shape, spikes included; ``x`` must rise.
 
     Largest-triangle-three-buckets (Steinarsson 2013): of each bucket, the point that spans the largest triangle with
     the point kept before and the mean of the bucket after.
@@ -90,11 +90,11 @@ def keep_shape(x: Vector, y: Vector, points: int) -> NDArray[np.intp]:
     if x.size <= points or points < 3:
         return np.arange(x.size)
     level = np.where(np.isfinite(y), y, np.nanmin(y) if np.isfinite(y).any() else 0.0)
-    edges = np.linspace(1, x.size - 1, points - 1).astype(int)
+    edges = np.searchsorted(x[:-1], np.linspace(x[1], x[-1], points - 1))  # equal widths on the axis as drawn
+    edges = np.unique([1, *edges[1:-1], x.size - 1])  # without the empty ones
     kept = [0]
-    for index in range(points - 2):
-        bucket = np.arange(edges[index], edges[index + 1])
-        later = slice(edges[index + 1], edges[index + 2] if index + 2 < edges.size else x.size)
+    for start, end, after in zip(edges[:-1], edges[1:], [*edges[2:], x.size], strict=True):
+        bucket, later = np.arange(start, end), slice(end, after)
         next_x, next_y = x[later].mean(), level[later].mean()
         last = kept[-1]
         area = np.abs(

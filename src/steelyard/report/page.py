@@ -25,14 +25,16 @@ from steelyard.report.summary import (
     arm_summaries,
     before_offset,
     count_outcomes,
+    detectable,
     finite,
     interval_text,
     iqm_table,
     number,
-    primary_metric,
     progress,
     reading,
     row_value,
+    seed_figures,
+    task_metric,
 )
 
 CLASSES = {
@@ -65,13 +67,12 @@ def method_page(results: Results, slug: str, points: int) -> dict[str, Any]:
         "finished": results.finished,
         "progress": progress(results),
         "keys": [_key(arm.label, arm.role, styles[arm.name]) for arm in sorted_arms(results, styles)],
-        "metric": primary_metric(results),
         "decisions": _ledger(results.card),
         "environment": _flat(results.environment),
         "options": _flat(results.options),
         "failures": _failures(results, labels),
         "raw": [],
-        "raw_note": "",
+        "raw_note": "Figures to four digits; steelyard export has all of them.",
     }
     if not results.finished:
         return page
@@ -162,12 +163,12 @@ def _verdict_row(verdict: Verdict, labels: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _claim_table(verdicts: Sequence[Verdict], labels: Mapping[str, str]) -> dict[str, Any]:
-    head = ["Data", "verdict", "estimate", "95 % interval", "bar", "p", "p (Holm)", "detectable", "failed", "per seed"]
+    head = ["Data", "verdict", "estimate", "95 % interval", "bar", "p", "p (Holm)", "detectable", "failed", "per seed"]
     rows = []
     for verdict in verdicts:
         estimate, interval, bar = before_offset(verdict)
-        seeds = " ".join(number(finite(value)) for value in verdict.differences)
-        tail = [number(verdict.p, 2), number(verdict.p_holm, 2), number(finite(verdict.detectable))]
+        seeds = " ".join(seed_figures(verdict))
+        tail = [number(verdict.p, 2), number(verdict.p_holm, 2), detectable(verdict)]
         failed = f"{verdict.failed_cells} of {verdict.cells}"
         task = labels.get(verdict.task or "", verdict.task or "")
         rows.append([task, str(verdict.outcome), estimate, interval, bar, *tail, failed, seeds])
@@ -181,11 +182,11 @@ def _task(
     styles: Mapping[str, Style],
     labels: Mapping[str, str],
 ) -> dict[str, Any]:
+    shown = task_metric(results, task)
     others = [
         metric
         for metric in results.metrics
-        if metric.name not in (results.primary, results.cost)
-        and any(i.others.get(metric.name) is not None for i in items)
+        if metric.name not in (shown.name, results.cost) and any(i.others.get(metric.name) is not None for i in items)
     ]
     rows = [
         {
@@ -203,6 +204,7 @@ def _task(
     ours = next((row for row in rows if row["role"] == "method"), None)
     return {
         "label": labels[task],
+        "metric": f"{_head(shown.label, shown.unit)}, {shown.better} is better",
         "rows": rows,
         "others": [_head(metric.label, metric.unit) for metric in others],
         "cost": cost_label(results),
@@ -267,17 +269,18 @@ def _scatters(
     labels: Mapping[str, str],
     slug: str,
 ) -> list[dict[str, Any]]:
-    metric, cost = primary_metric(results), cost_label(results)
+    cost = cost_label(results)
     figures = []
     for index, (task, items) in enumerate(summaries.items()):
         drawn = [item for item in items if item.interval and item.cost is not None]
         if len(drawn) < 2:
             continue
+        metric = task_metric(results, task)
         rows = [
             [f"{styles[i.arm.name].letter} {clip(i.arm.label, 60)}", number(i.cost), *_mean_and_interval(i.interval)]
             for i in drawn
         ]
-        head = ["Arm", cost, f"mean {clip(metric.label, 40)}", "95 % interval"]
+        head = ["Arm", cost, f"mean {clip(metric.label, 40)}", "95 % interval"]
         figure = scatter_figure(drawn, styles, metric, cost, labels[task], f"{slug}-s{index}")
         figures.append({"label": labels[task], "figure": figure, "table": {"head": head, "rows": rows}})
     return figures

@@ -16,7 +16,7 @@ STATES = ("done", "failed", "running", "waiting")
 
 
 class ArmSummary(NamedTuple):
-    """One arm on one task: its primary metric with interval, and the plain means of everything else."""
+    """One arm on one task: the task's metric with interval, and the plain means of everything else."""
 
     arm: Arm
     interval: Interval | None  # None: no value at all
@@ -29,6 +29,17 @@ class ArmSummary(NamedTuple):
 def primary_metric(results: Results) -> Metric:
     """Return the metric that the arms are ranked by."""
     return next(metric for metric in results.metrics if metric.name == results.primary)
+
+
+def task_metric(results: Results, task: str) -> Metric:
+    """Return the metric that the arms of ``task`` are ranked by: the primary one, or the first that its cells record.
+
+    A bench may hold a task that answers another question, with metrics of its own.
+    """
+    recorded = {name for row in results.rows if row.task == task for name in row.metrics}
+    primary = primary_metric(results)
+    ranked = [primary, *(metric for metric in results.metrics if metric.name != primary.name)]
+    return next((metric for metric in ranked if metric.name in recorded), primary)
 
 
 def finite(value: Any) -> float | None:
@@ -57,8 +68,8 @@ def _without_nan(row: Row) -> Row:
 
 
 def arm_summaries(results: Results, task: str) -> list[ArmSummary]:
-    """Return the arms that ran on ``task``, the best mean of the primary metric first, arms without one last."""
-    metric = primary_metric(results)
+    """Return the arms that ran on ``task``, the best mean of its metric first, arms without one last."""
+    metric = task_metric(results, task)
     rows = [_without_nan(row) for row in results.rows if row.task == task]
     found = [_summarise(results, arm, metric, rows) for arm in results.arms if any(row.arm == arm.name for row in rows)]
     sign = -1 if metric.better == "higher" else 1
@@ -70,8 +81,13 @@ def arm_summaries(results: Results, task: str) -> list[ArmSummary]:
 
 
 def _summarise(results: Results, arm: Arm, metric: Metric, rows: list[Row]) -> ArmSummary:
-    values, failed, _ = values_by_seed(arm.name, metric, rows)
-    done = [row for row in rows if row.arm == arm.name and row.state == "done"]
+    ran = [row for row in rows if row.arm == arm.name]
+    done = [row for row in ran if row.state == "done"]
+    if done and not any(metric.name in row.metrics for row in done):  # measures something else; no failure of its own
+        values: dict[int, float] = {}
+        failed = sum(row.state == "failed" for row in ran)
+    else:
+        values, failed, _ = values_by_seed(arm.name, metric, rows)
     others = {m.name: mean(row_value(row, m.name) for row in done) for m in results.metrics if m.name != metric.name}
     return ArmSummary(
         arm=arm,
@@ -86,15 +102,17 @@ def _summarise(results: Results, arm: Arm, metric: Metric, rows: list[Row]) -> A
 def iqm_table(results: Results) -> list[tuple[Arm, Interval, int]]:
     """Return (arm, IQM of the primary metric with bootstrap interval, runs) for arms that ran on every task.
 
-    Empty for a single task. Runs that all tasks of an arm share are used, so that each task weighs the same.
+    Only tasks that record the primary metric count; empty for a single one. Runs that all tasks of an arm share are
+    used, so that each task weighs the same.
     """
-    if len(results.tasks) < 2:
-        return []
     metric = primary_metric(results)
-    rows = {task.name: [_without_nan(r) for r in results.rows if r.task == task.name] for task in results.tasks}
+    tasks = [task for task in results.tasks if task_metric(results, task.name) == metric]
+    if len(tasks) < 2:
+        return []
+    rows = {task.name: [_without_nan(row) for row in results.rows if row.task == task.name] for task in tasks}
     table = []
     for arm in results.arms:
-        columns = [list(values_by_seed(arm.name, metric, rows[task.name])[0].values()) for task in results.tasks]
+        columns = [list(values_by_seed(arm.name, metric, rows[task.name])[0].values()) for task in tasks]
         runs = min(map(len, columns))
         if runs:
             scores = [[column[run] for column in columns] for run in range(runs)]
@@ -168,6 +186,20 @@ def before_offset(verdict: Verdict) -> tuple[str, str, str]:
     else:
         estimate, low, high, bar_text = (signed(value) for value in (*shown, bar))
     return estimate, f"[{low}, {high}]", bar_text
+
+
+def seed_figures(verdict: Verdict) -> list[str]:
+    """Return the difference of each seed as shown: before the offset, and log-ratios as ratios."""
+    shown = [value + verdict.claim.offset for value in verdict.differences]
+    return [number(_exp(v)) if verdict.claim.scale == "log_ratio" else signed(v) for v in shown]
+
+
+def detectable(verdict: Verdict) -> str:
+    """Return the minimum detectable effect as shown: a factor for ratios."""
+    value = finite(verdict.detectable)
+    return (
+        f"factor {number(_exp(value))}" if value is not None and verdict.claim.scale == "log_ratio" else number(value)
+    )
 
 
 def reading(verdict: Verdict) -> str:

@@ -13,8 +13,8 @@ from steelyard.report.summary import (
     count_states,
     interval_text,
     number,
-    primary_metric,
     reading,
+    task_metric,
 )
 
 WIDTH = 120
@@ -69,7 +69,7 @@ def _verdict_lines(verdict: Verdict, labels: Mapping[str, str]) -> list[str]:
 
 
 def _task_lines(results: Results, task: TaskInfo) -> list[str]:
-    metric = primary_metric(results)
+    metric = task_metric(results, task.name)
     unit = f", {metric.unit}" if metric.unit else ""
     title = one_line(f"{task.label}: {metric.label}{unit} ({metric.better} is better)")
     head = f"  {'arm':<46} {'role':<9} {'mean':>10}  {'95 % interval':<24} {'n':>3} {'failed':>6}  {'cost':>10}"

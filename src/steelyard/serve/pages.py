@@ -51,11 +51,11 @@ def index(entries: Sequence[dict[str, Any]]) -> str:
         f'<th scope="col"{css}>{name}'
         for name, css in (
             ("Weighing", ' class="l"'),
-            ("profile", ""),
-            ("started", ""),
             ("state", ' class="l"'),
             ("cells", ""),
             ("failed", ""),
+            ("profile", ""),
+            ("started", ""),
         )
     )
     table = f"<table><thead><tr>{head}<tbody>{rows}</table>"
@@ -70,8 +70,8 @@ def _index_row(entry: dict[str, Any]) -> str:
     started = _text(f"{str(entry['created'])[:10]} {str(entry['created'])[11:16]}")
     return (
         f'<tr><th scope="row" class="w"><a href="/weighing/{name}">{method}</a> '
-        f'<span class="meta">{_text(entry["id"])}</span><td>{_text(entry["profile"])}<td>{started}'
-        f'<td class="l">{state}{_meter(entry)}<td>{cells}<td>{int(entry["failed"])}'
+        f'<span class="meta">{_text(entry["id"])}</span><td class="l">{state}{_meter(entry)}<td>{cells}'
+        f"<td>{int(entry['failed'])}<td>{_text(entry['profile'])}<td>{started}"
     )
 
 
