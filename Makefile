@@ -69,4 +69,4 @@ $(VENV)/dev.stamp: $(VENV)/use.stamp
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .steelyard docs/_build docs/methods .coverage* .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .steelyard docs/_build docs/methods docs/generated .coverage* .pytest_cache .mypy_cache .ruff_cache

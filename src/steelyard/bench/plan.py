@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import importlib
 import json
@@ -22,7 +21,7 @@ from steelyard.bench import arrays, environment
 from steelyard.bench.results import TaskInfo
 from steelyard.bench.store import Store
 from steelyard.contracts import BenchSpec, Block, Profile, Task
-from steelyard.errors import InputError, did_you_mean
+from steelyard.errors import InputError, SteelyardError, did_you_mean
 
 USER_SEEDS = 8  # on the user's own data
 _SHARED_SOURCES = ("card.py", "contracts.py", "rng.py", "timing.py", "data")  # what every cell's result depends on
@@ -102,7 +101,7 @@ def make_plan(
     loaded = {name: load_task(task, source, store) for name, task in tasks.items()}
     cells = list(_cells(request, blocks, seed_list, {name: list(blobs) for name, (_, blobs) in loaded.items()}))
     return Plan(
-        record=plan_record(spec, chosen, settings, blocks, seed_list, [info for info, _ in loaded.values()]),
+        record=plan_record(spec, chosen, source, settings, blocks, seed_list, [info for info, _ in loaded.values()]),
         cells=cells,
         blobs={name: content for _, blobs in loaded.values() for name, content in blobs.items()},
     )
@@ -227,6 +226,7 @@ def make_cell(method: str, profile: Profile, source: str, root: str, content: Ma
 def plan_record(
     spec: BenchSpec,
     profile: Profile,
+    source: str,
     options: Mapping[str, Any],
     blocks: Sequence[Block],
     seeds: Sequence[int],
@@ -241,7 +241,7 @@ def plan_record(
         "method": spec.method,
         "profile": profile.name,
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "steelyard": steelyard.__version__,
+        "source": source,
         "seeds": list(seeds),
         "options": dict(options),
         "without_verdict": few,
@@ -255,7 +255,14 @@ def plan_record(
     }
 
 
-@functools.cache
+def is_stale(record: Mapping[str, Any]) -> bool:
+    """Return whether the code that a weighing was planned with has changed since, or is gone."""
+    try:
+        return bool(record["source"] != source_hash(record["method"]))
+    except (SteelyardError, ImportError):
+        return True
+
+
 def source_hash(method: str) -> str:
     """Return a SHA-256 over the method's files and those of the floors that its cells' results depend on."""
     home = Path(steelyard.__file__).parent

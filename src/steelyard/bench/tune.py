@@ -64,7 +64,7 @@ def _plan(method: str, spec: BenchSpec, store: Store) -> Plan:
     source = source_hash(method)
     tasks = {name: load_task(spec.task(name), source, store) for name in spec.tuning_tasks}
     cells = list(_cells(spec, profile, source, {name: list(blobs) for name, (_, blobs) in tasks.items()}))
-    record = plan_record(spec, profile, {}, profile.blocks, TUNING_SEEDS, [info for info, _ in tasks.values()])
+    record = plan_record(spec, profile, source, {}, profile.blocks, TUNING_SEEDS, [info for info, _ in tasks.values()])
     blobs = {name: content for _, contents in tasks.values() for name, content in contents.items()}
     return Plan(record, cells, blobs)
 

@@ -135,12 +135,27 @@ def resume(
         if retry_failed:
             for identity in known:
                 opened.retry_failed(identity)
-        chosen = weighings or [identity for identity in known if not opened.counts([identity]).finished]
+        chosen = weighings or _unfinished(opened, known)
         if not chosen:
-            typer.echo("nothing to resume: every weighing of the store is finished")
+            typer.echo("nothing to resume")
             return
         code = finish(opened, chosen, jobs, json, output)
     raise typer.Exit(code)
+
+
+def _unfinished(store: Any, known: Sequence[str]) -> list[str]:
+    """Return the weighings that are not finished; one whose code has changed since is named and left out."""
+    from steelyard.bench.plan import is_stale
+
+    found = []
+    for identity in known:
+        if store.counts([identity]).finished:
+            continue
+        if is_stale(store.weighing(identity)[0]):
+            typer.echo(f"{identity}: left out, its code has changed since it was planned; weigh again", err=True)
+        else:
+            found.append(identity)
+    return found
 
 
 def plan(
@@ -150,10 +165,10 @@ def plan(
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Write a weighing's cells into the store without running them, e.g. for a cluster.
+    """Write a weighing's cells into the store without running them, e.g. for a batch job.
 
-    Any number of workers on machines that share the store's file can then run them: `python -m steelyard.bench.worker
-    STORE WEIGHING`.
+    Any number of workers on one machine can then run them, `python -m steelyard.bench.worker STORE WEIGHING`. The store
+    is an SQLite file in WAL mode, which no network file system carries: for several machines, plan on each of them.
     """
     from steelyard.bench.plan import make_plan
     from steelyard.bench.store import Store, store_path

@@ -50,6 +50,8 @@ def _claim(claim: Claim) -> tuple[str, ...]:
 
 
 def _decision(decision: Decision) -> tuple[str, ...]:
-    why = decision.why + (f" Alternatives: {'; '.join(decision.alternatives)}." if decision.alternatives else "")
+    why = decision.why.rstrip(".") + "."
+    if decision.alternatives:
+        why += f" Alternatives: {'; '.join(decision.alternatives)}."
     knob = f"`{decision.knob}`" if decision.knob else ""
     return decision.id, decision.what, decision.chosen, str(decision.source), why, knob
