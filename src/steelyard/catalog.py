@@ -77,6 +77,8 @@ def load_card(method: str) -> Card:
 def load_bench(method: str) -> BenchSpec:
     """Return the bench of ``method``; raises MissingExtraError when its extra is not installed."""
     spec: BenchSpec = _import_part(method, "bench").BENCH
+    if spec.method != method:  # cells find their bench by this name
+        raise InputError(f"the bench of '{method}' says method='{spec.method}'; it must be '{method}'")
     return spec
 
 

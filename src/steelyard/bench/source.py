@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -19,7 +18,7 @@ from steelyard.errors import SteelyardError
 def read_results(store: Store, weighing: str) -> Results:
     """Return everything about a weighing, with the verdicts that its finished cells allow."""
     plan, environment = store.weighing(weighing)
-    rows = [_row(cell) for cell in store.cells(weighing)]
+    rows = [_row(store, cell) for cell in store.cells(weighing)]
     finished = all(row.state in ("done", "failed") for row in rows)
     metrics = tuple(Metric(**metric) for metric in plan["metrics"])
     arms = tuple(Arm(**arm) for arm in plan["arms"])
@@ -46,10 +45,10 @@ def read_results(store: Store, weighing: str) -> Results:
     )
 
 
-def _row(cell: Mapping[str, Any]) -> Row:
-    result = json.loads(cell["result"]) if cell["result"] else {"traces": {}, "notes": {}}
+def _row(store: Store, cell: Mapping[str, Any]) -> Row:
+    result = store.parse(cell["result"]) if cell["result"] else {"traces": {}, "notes": {}}
     kept = ("key", "task", "arm", "seed", "state", "metrics", "wall_s", "cpu_s", "rss_mb", "attempts", "error")
-    config = json.loads(cell["spec"])["config"]
+    config = store.parse(cell["spec"])["config"]
     return Row(**{name: cell[name] for name in kept}, steps=cell["steps"] or 0, config=config, **result)
 
 

@@ -154,6 +154,13 @@ class Store:
         with self._errors():
             return self._db.execute(query, parameters).fetchall()
 
+    def parse(self, text: str) -> Any:
+        """Return what ``text`` of this store says as JSON; StoreError when it is damaged."""
+        try:
+            return json.loads(text)
+        except json.JSONDecodeError as error:
+            raise _store_error(self.path, sqlite3.DatabaseError(f"malformed: {error}")) from None
+
     def add_weighing(
         self,
         plan: dict[str, Any],
@@ -220,7 +227,7 @@ class Store:
                 "UPDATE cell SET state = 'running', owner = ?, heartbeat = ?, attempts = attempts + 1 WHERE key = ?",
                 (owner, time.time(), row[0]),
             )
-        return Claimed(row[0], row[1] + 1, json.loads(row[2]))
+        return Claimed(row[0], row[1] + 1, self.parse(row[2]))
 
     def _take_back(self, db: sqlite3.Connection, counted: bool) -> None:
         held = db.execute("SELECT key, owner, heartbeat, attempts FROM cell WHERE state = 'running'").fetchall()
@@ -314,7 +321,7 @@ class Store:
         if not rows:
             known = ", ".join(self.weighing_ids()[-5:]) or "none"
             raise InputError(f"no weighing '{identity}' in {self.path}; the newest are: {known}")
-        return json.loads(rows[0][0]), json.loads(rows[0][1])
+        return self.parse(rows[0][0]), self.parse(rows[0][1])
 
     def cells(self, weighing: str) -> list[dict[str, Any]]:
         """Return the cells of a weighing in plan order, each with its metrics."""
