@@ -75,7 +75,18 @@ def test_labels_of_close_points_do_not_meet():
 
 
 @pytest.mark.parametrize(
-    ("value", "said"), [(0, "0"), (0.25, "0.25"), (1000, "1000"), (1e-7, "1e−7"), (2e8, "2e8"), (-0.5, "−0.5")]
+    ("value", "said"),
+    [
+        (0, "0"),
+        (0.25, "0.25"),
+        (1000, "1000"),
+        (1e-7, "1e−7"),
+        (2e8, "2e8"),
+        (2.5e-4, "2.5e−4"),
+        (1e-4, "1e−4"),
+        (0.001, "0.001"),
+        (-0.5, "−0.5"),
+    ],
 )
 def test_plain(value, said):
     assert plain(value) == said

@@ -62,7 +62,8 @@ def test_scatter_and_curves(small):
     items = [item for item in arm_summaries(small, "digits10") if item.interval and item.cost]
     markup = check(figures.scatter_figure(items, styles, primary_metric(small), "CPU", "d", "s"))
     for item in items:
-        assert f">{styles[item.arm.name].letter}</text>" in markup
+        tail = f" {item.arm.role}" if item.arm.role in ("floor", "ceiling") else ""
+        assert f">{styles[item.arm.name].letter}{tail}</text>" in markup
     rows = [row for row in small.rows if row.task == "digits10" and row.state == "done"]
     curves = {
         item.arm.name: mean_curve([row for row in rows if row.arm == item.arm.name], small.traces[0], 30)
@@ -125,3 +126,26 @@ def test_sharing_keeps_every_reference(small):
     assert set(re.findall(r"href=#(\w+)", page)) <= set(ids)
     assert set(re.findall(r"class=(\w+)", page)) <= set(re.findall(r"\.(\w+)\{", sheet))
     assert len(page) < sum(map(len, made))
+
+
+def test_a_ceiling_far_from_all_arms_is_left_out_of_the_chart(small):
+    items = [item for item in arm_summaries(small, "digits10") if item.interval and item.cost]
+    assert figures.off_chart(items) == []
+    far = [
+        item._replace(interval=item.interval._replace(estimate=50.0)) if item.arm.role == "floor" else item
+        for item in items
+    ]
+    assert [item.arm.role for item in figures.off_chart(far)] == ["floor"]
+    markup = check(figures.scatter_figure(far, figures.arm_styles(small.arms), primary_metric(small), "CPU", "d", "s"))
+    assert "ceiling</text>" in markup
+    assert "floor</text>" not in markup
+
+
+def test_quality_over_many_decades_is_drawn_on_a_logarithmic_axis(small):
+    items = [item for item in arm_summaries(small, "digits10") if item.interval and item.cost]
+    wide = [
+        item._replace(interval=item.interval._replace(estimate=10.0**-n, low=0.9 * 10.0**-n, high=1.1 * 10.0**-n))
+        for n, item in enumerate(items)
+    ]
+    markup = check(figures.scatter_figure(wide, figures.arm_styles(small.arms), primary_metric(small), "CPU", "d", "s"))
+    assert "e−" in markup

@@ -56,8 +56,9 @@ def log_axis(ax: Any, which: str, values: Sequence[float], spread: float, pad: f
 
 def plain(value: float) -> str:
     """Return a tick's label without trailing zeros."""
-    if value != 0 and not 1e-4 <= abs(value) < 1e6:
-        return f"{value:.0e}".replace("e-0", "e-").replace("e+0", "e").replace("-", "−")
+    if value != 0 and not 1e-3 <= abs(value) < 1e6:
+        digits, _, power = f"{value:.3e}".partition("e")
+        return f"{digits.rstrip('0').rstrip('.')}e{int(power)}".replace("-", "−")
     text = number(value, 4)
     return text.rstrip("0").rstrip(".") if "." in text else text
 

@@ -34,6 +34,7 @@ OUTCOME_MARKERS = {
 }
 ROLE_MARKERS = {"method": "o", "ablation": "D", "baseline": "s", "floor": "v", "ceiling": "^"}
 _DASHES = ("-", (0, (5, 1.6)), (0, (1.2, 1.4)))
+_LOG_SPREAD = 40.0  # quality that spreads over more than this many times gets a logarithmic axis
 _LINE = 37.0  # pixels of one row of an interval plot
 
 
@@ -156,33 +157,65 @@ def scatter_figure(
 ) -> str:
     """Return cost against quality for the arms of one task: mean with interval over the mean cost.
 
+    Floor and ceiling, whose cost means nothing, are lines; one that is :func:`off_chart` is left out.
+
     Args:
-        items: Arms with an interval and a cost, at least one.
+        items: Arms with an interval and a cost; at least one is neither floor nor ceiling.
         styles: Style per arm name.
-        metric: The primary metric, on the y axis.
+        metric: The task's metric, on the y axis.
         cost_label: Label of the x axis.
         label: The task's label, for the description.
         salt: Name of the figure, unique on the page.
     """
+    points = [item for item in items if not _is_edge(item)]
+    hidden = off_chart(items)
+    lines = [item for item in items if _is_edge(item) and item not in hidden]
 
     def draw(figure: Any) -> None:
         ax = figure.add_axes((0.15, 0.145, 0.82, 0.785))
-        costs = [item.cost or 0.0 for item in items]
-        means = [item.interval.estimate for item in items if item.interval]
-        ends = [end for item in items if item.interval for end in item.interval if finite(end) is not None]
+        costs = [item.cost or 0.0 for item in points]
         log_axis(ax, "x", costs, 8.0)
-        log_axis(ax, "y", [*means, *ends], 40.0)
+        ends = [*_ends(points), *(item.interval.estimate for item in lines if item.interval)]
+        log_axis(ax, "y", ends, _LOG_SPREAD if _is_wide(_ends(points)) else math.inf)
         ax.grid(visible=True)
-        for item in items:
+        for item in points:
             _scatter_point(ax, item, styles[item.arm.name])
+        for item in lines:
+            _scatter_line(ax, item, styles[item.arm.name])
         if metric.chance is not None and ax.get_ylim()[0] < metric.chance < ax.get_ylim()[1]:
             ax.axhline(metric.chance, color=svg.colour("floor"), lw=1, ls=(0, (1, 2)))
-        _letters(ax, costs, means, [styles[item.arm.name] for item in items])
+        means = [item.interval.estimate for item in points if item.interval]
+        _letters(ax, costs, means, [styles[item.arm.name] for item in points])
         ax.set_xlabel(clip(cost_label, 50), labelpad=2)
         ax.set_title(_axis_name(metric), loc="left", fontsize=11, color=svg.colour("muted"), pad=3, x=-0.17)
 
     best = clip(items[0].arm.label, 80)
     return svg.render(draw, 340, 250, salt, clip(f"Cost against {metric.label} on {label}. Best: {best}.", 300))
+
+
+def off_chart(items: Sequence[ArmSummary]) -> list[ArmSummary]:
+    """Return the floors and ceilings so far from all other arms that showing them would flatten these."""
+    ends = _ends([item for item in items if not _is_edge(item)])
+    low, high = min(ends), max(ends)
+    room = 1.5 * ((high - low) or abs(high) or 1.0)
+
+    def seen(value: float) -> bool:
+        return low / 10 <= value <= high * 10 if _is_wide(ends) else low - room <= value <= high + room
+
+    return [item for item in items if _is_edge(item) and item.interval and not seen(item.interval.estimate)]
+
+
+def _is_edge(item: ArmSummary) -> bool:
+    return item.arm.role in ("floor", "ceiling")
+
+
+def _ends(items: Sequence[ArmSummary]) -> list[float]:
+    """Return the means and the finite interval ends of ``items``."""
+    return [end for item in items if item.interval for end in item.interval if finite(end) is not None]
+
+
+def _is_wide(values: Sequence[float]) -> bool:
+    return min(values) > 0 and max(values) / min(values) > _LOG_SPREAD
 
 
 def _axis_name(metric: Metric) -> str:
@@ -199,9 +232,14 @@ def _scatter_point(ax: Any, item: ArmSummary, style: Style) -> None:
     if ax.get_yscale() == "log":
         ends[0] = max(ends[0], low)
     ax.plot([item.cost, item.cost], ends, color=shade, lw=1.4)
-    if item.arm.role in ("floor", "ceiling"):
-        ax.axhline(item.interval.estimate, color=shade, lw=0.8, ls=(0, (4, 2)), zorder=0)
     ax.plot([item.cost], [item.interval.estimate], style.marker, ms=7, color=shade, mec=svg.colour("card"), mew=1)
+
+
+def _scatter_line(ax: Any, item: ArmSummary, style: Style) -> None:
+    assert item.interval is not None
+    ax.axhline(item.interval.estimate, color=svg.colour(style.colour), lw=1, ls=(0, (4, 2)), zorder=0)
+    place = {"transform": ax.get_yaxis_transform(), "va": "center", "fontsize": 10, "fontweight": "bold"}
+    ax.text(0.015, item.interval.estimate, f"{style.letter} {item.arm.role}", color=svg.colour("muted"), **place)
 
 
 def _letters(ax: Any, xs: Sequence[float], ys: Sequence[float], styles: Sequence[Style]) -> None:

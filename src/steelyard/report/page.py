@@ -11,12 +11,14 @@ from typing import Any
 from steelyard.bench.results import Outcome, Results, Row, Verdict
 from steelyard.bench.stats import Interval
 from steelyard.card import Claim, Source
+from steelyard.contracts import Metric
 from steelyard.report.curves import Curve, mean_curve
 from steelyard.report.figures import (
     Style,
     arm_styles,
     clip,
     interval_figure,
+    off_chart,
     scatter_figure,
     trace_figure,
 )
@@ -204,13 +206,17 @@ def _task(
     ours = next((row for row in rows if row["role"] == "method"), None)
     return {
         "label": labels[task],
-        "metric": f"{_head(shown.label, shown.unit)}, {shown.better} is better",
+        "metric": f"{clip(shown.label, 100)}{_unit(shown)}; {shown.better} is better",
         "rows": rows,
         "others": [_head(metric.label, metric.unit) for metric in others],
         "cost": cost_label(results),
         "best": rows[0],
         "ours": ours if ours is not rows[0] else None,
     }
+
+
+def _unit(metric: Metric) -> str:
+    return f", {clip(metric.unit, 12)}" if metric.unit else ""
 
 
 def _head(label: str, unit: str) -> str:
@@ -273,7 +279,7 @@ def _scatters(
     figures = []
     for index, (task, items) in enumerate(summaries.items()):
         drawn = [item for item in items if item.interval and item.cost is not None]
-        if len(drawn) < 2:
+        if sum(item.arm.role not in ("floor", "ceiling") for item in drawn) < 2:
             continue
         metric = task_metric(results, task)
         rows = [
@@ -282,7 +288,12 @@ def _scatters(
         ]
         head = ["Arm", cost, f"mean {clip(metric.label, 40)}", "95 % interval"]
         figure = scatter_figure(drawn, styles, metric, cost, labels[task], f"{slug}-s{index}")
-        figures.append({"label": labels[task], "figure": figure, "table": {"head": head, "rows": rows}})
+        beyond = [
+            f"{styles[i.arm.name].letter} at {number(i.interval.estimate)}" for i in off_chart(drawn) if i.interval
+        ]
+        note = f"Beyond the chart: {', '.join(beyond)}." if beyond else ""
+        table = {"head": head, "rows": rows}
+        figures.append({"label": labels[task], "note": note, "figure": figure, "table": table})
     return figures
 
 
