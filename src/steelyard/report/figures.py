@@ -130,8 +130,9 @@ def _claim_axis(ax: Any, verdicts: Sequence[Verdict]) -> None:
 def _interval_row(ax: Any, verdict: Verdict, y: int, label: str) -> None:
     shade, offset = svg.colour(OUTCOME_COLOURS[verdict.outcome]), verdict.claim.offset
     left, right = ax.get_xlim()
-    low = max(finite(verdict.low) + offset, left) if finite(verdict.low) is not None else left  # type: ignore[operator]
-    high = min(finite(verdict.high) + offset, right) if finite(verdict.high) is not None else right  # type: ignore[operator]
+    ends = [None if end is None else end + offset for end in (finite(verdict.low), finite(verdict.high))]
+    low = left if ends[0] is None else max(ends[0], left)
+    high = right if ends[1] is None else min(ends[1], right)
     dots = [value + offset for value in map(finite, verdict.differences) if value is not None]
     _dots(ax, dots, [y - 0.28 - 0.09 * (index % 2) for index in range(len(dots))])
     ax.plot([low, high], [y, y], color=shade, lw=2.4, zorder=3)
