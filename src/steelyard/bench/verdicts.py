@@ -87,9 +87,9 @@ def _judge_task(claim: Claim, metric: Metric, task: str, rows: Sequence[Row]) ->
     """Return the verdict on one task, or None when no cell there records the metric."""
     if not any(metric.name in row.metrics for row in rows if row.arm == claim.arm):
         return None
-    ours, lost_ours, cells_ours = _values(claim.arm, metric, rows)
+    ours, lost_ours, cells_ours = arm_values(claim.arm, metric, rows)
     if isinstance(claim.versus, str):
-        theirs, lost_theirs, cells_theirs = _values(claim.versus, metric, rows)
+        theirs, lost_theirs, cells_theirs = arm_values(claim.versus, metric, rows)
     else:
         theirs, lost_theirs, cells_theirs = dict.fromkeys(ours, float(claim.versus)), 0, 0
     pairs = [(ours[seed], theirs[seed]) for seed in sorted(ours) if seed in theirs]
@@ -104,7 +104,7 @@ def _judge_task(claim: Claim, metric: Metric, task: str, rows: Sequence[Row]) ->
     return _from_pairs(blank, claim, pairs)
 
 
-def _values(arm: str, metric: Metric, rows: Sequence[Row]) -> tuple[dict[int, float], int, int]:
+def arm_values(arm: str, metric: Metric, rows: Sequence[Row]) -> tuple[dict[int, float], int, int]:
     """Return seed -> value of an arm, a failed cell counted as the worst, and how many of how many cells failed."""
     seen = [value for row in rows if (value := row.metrics.get(metric.name)) is not None]
     worst = metric.worst

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from steelyard.bench.results import Outcome, Results, Row, Verdict
 from steelyard.bench.stats import Interval, iqm_interval, paired_interval
-from steelyard.bench.verdicts import _values as values_by_seed  # the rule by which a failed cell counts as the worst
+from steelyard.bench.verdicts import arm_values as values_by_seed  # the rule by which a failed cell counts as the worst
 from steelyard.contracts import Arm, Metric
 
 STATES = ("done", "failed", "running", "waiting")

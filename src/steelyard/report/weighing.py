@@ -69,7 +69,7 @@ def weigh(
         profile: ``"quick"`` (at most a minute) or ``"full"``.
         seeds: How many seeds, or which; None: 6 quick, 10 full, 8 on your own data.
         arms: Names of arms to run; None runs all of the profile.
-        store: SQLite file; what it already holds is not run again. None: ``STEELYARD_STORE`` or ``.steelyard/store.db``.
+        store: SQLite file; what it holds is not run again. None: ``STEELYARD_STORE``, else ``.steelyard/store.db``.
         jobs: Worker processes; None: one per core.
         **bench_options: What the bench takes beside the data, e.g. ``group="region", label="y"``.
 
