@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
@@ -141,7 +142,8 @@ def make_rule(preset: Preset | None = None, **knobs: object) -> Rule:
     return rule
 
 
-def norm_factors(candidates: Sequence[float], normalization: Normalization, averaged: bool) -> Floats:
+@lru_cache(maxsize=64)
+def norm_factors(candidates: tuple[float, ...], normalization: Normalization, averaged: bool) -> Floats:
     """Return the factor on J for each candidate, [K], without the preconditioner's part.
 
     Args:
@@ -153,10 +155,13 @@ def norm_factors(candidates: Sequence[float], normalization: Normalization, aver
     """
     m = np.asarray(candidates, dtype=np.float64)
     if normalization == "none":
-        return np.ones_like(m)
-    if normalization == "accumulator" and averaged:
-        return np.sqrt((1 + m) / (1 - m))
-    return np.sqrt((1 - m) * (1 + m))
+        factors = np.ones_like(m)
+    elif normalization == "accumulator" and averaged:
+        factors = np.sqrt((1 + m) / (1 - m))
+    else:
+        factors = np.sqrt((1 - m) * (1 + m))
+    factors.flags.writeable = False  # it is cached
+    return factors
 
 
 def scale_scores(dots: Floats, w_sums: Floats, sizes: Floats, factors: Floats, w_exponent: float) -> Floats:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -25,15 +26,22 @@ Group = dict[str, Any]
 Piece = tuple[int, Tensor, slice | None]  # row of the group's tensors that have a gradient, the tensor, its span
 
 
+class Sums(NamedTuple):
+    """What scoring needs of P tensors, on the host."""
+
+    dots: Floats  # <gradient, update> for each candidate, [P, K]
+    w: Floats  # sum of 1 / (sqrt(v) + eps), [P]; the size for SGD
+    sizes: Floats  # [P]
+
+
 class Part(NamedTuple):
-    """The tensors of one group that have a gradient, and their inner products on the host."""
+    """The tensors of one group that have a gradient."""
 
     group: Group
     positions: list[int]  # in group["params"]
     params: list[Tensor]
-    dots: Floats  # [P, K]
-    w_sums: Floats  # [P]
-    sizes: Floats  # [P]
+    sums: Sums
+    denominators: list[Tensor]  # Adam's, piece by piece in the order of blocks(), for the update
 
 
 class Tally:
@@ -50,8 +58,11 @@ class Tally:
 
     def on_host(self, rows: int, columns: int) -> Floats:
         """Return the sums by row, float64 [rows, columns]."""
+        kinds = {(vector.device, vector.dtype) for vector in self._vectors}
+        if len(kinds) == 1 and len(self._rows) == rows:  # nothing was cut in pieces: row after row
+            return torch.stack(self._vectors).to("cpu", torch.float64).numpy()
         table = np.zeros((rows, columns))
-        for kind in {(vector.device, vector.dtype) for vector in self._vectors}:
+        for kind in kinds:
             mine = [i for i, vector in enumerate(self._vectors) if (vector.device, vector.dtype) == kind]
             values = torch.stack([self._vectors[i] for i in mine]).to("cpu", torch.float64)
             np.add.at(table, [self._rows[i] for i in mine], values.numpy())
@@ -68,12 +79,51 @@ def inner_products(stack: Tensor, vector: Tensor) -> Tensor:
     return torch.mv(exact(stack.reshape(len(stack), -1)), exact(vector.reshape(-1)))
 
 
-def spans(p: Tensor) -> Iterator[slice | None]:
-    """Yield cache-sized slices of the flat tensor, or None for the whole of a small or strided one."""
-    if p.numel() <= CACHE_BLOCK or p.device.type != "cpu" or not (p.is_contiguous() and gradient(p).is_contiguous()):
-        yield None
-    else:
-        yield from (slice(at, at + CACHE_BLOCK) for at in range(0, p.numel(), CACHE_BLOCK))
+def blocks(group: Group, params: list[Tensor]) -> Iterator[list[Piece]]:
+    """Yield what is updated and scored at one go.
+
+    That is everything on accelerators (foreach kernels), each tensor with ``foreach=False``, and a cache-sized lot of
+    small tensors or piece of a large one on the CPU, which has no foreach kernels.
+    """
+    if on_accelerator(params):
+        whole: list[Piece] = [(row, p, None) for row, p in enumerate(params)]
+        yield from [whole] if group["foreach"] is not False else ([piece] for piece in whole)
+        return
+    block: list[Piece] = []
+    filled = 0
+    for row, p in enumerate(params):
+        size = p.numel()
+        if size > CACHE_BLOCK and p.is_contiguous() and gradient(p).is_contiguous():
+            for at in range(0, size, CACHE_BLOCK):
+                yield [(row, p, slice(at, at + CACHE_BLOCK))]
+            continue
+        if block and filled + size > CACHE_BLOCK:
+            yield block
+            block, filled = [], 0
+        block.append((row, p, None))
+        filled += size
+    if block:
+        yield block
+
+
+def on_accelerator(params: list[Tensor]) -> bool:
+    """Return whether the tensors are all on devices that have foreach kernels."""
+    return all(p.device.type != "cpu" for p in params)
+
+
+def rounds_like_numbers(stacks: list[Tensor]) -> bool:
+    """Return whether to treat all candidates in one call, with their values in a tensor.
+
+    On the CPU and in float32 or float64 the result is the one that torch has for a number; accelerators are faster
+    candidate by candidate, and half precision would round the values.
+    """
+    return not on_accelerator(stacks) and all(stack.dtype in (torch.float32, torch.float64) for stack in stacks)
+
+
+@lru_cache(maxsize=64)
+def column(values: tuple[float, ...], dtype: torch.dtype, dimensions: int) -> Tensor:
+    """Return ``values`` as a tensor [K, 1, ...] that multiplies a stack of ``dimensions``."""
+    return torch.tensor(values, dtype=dtype).view(-1, *[1] * (dimensions - 1))
 
 
 def cut(tensor: Tensor, span: slice | None) -> Tensor:
@@ -84,11 +134,6 @@ def cut(tensor: Tensor, span: slice | None) -> Tensor:
 def cut_each(stack: Tensor, span: slice | None) -> Tensor:
     """Return the span of every row of ``stack`` [K, ...]."""
     return stack if span is None else stack.view(len(stack), -1)[:, span]
-
-
-def at_once(group: Group, params: list[Tensor]) -> bool:
-    """Return whether to use foreach kernels: as asked, by default on accelerators; the CPU has none."""
-    return group["foreach"] is not False and all(p.device.type != "cpu" for p in params)
 
 
 def gradient(p: Tensor) -> Tensor:
@@ -111,6 +156,11 @@ def in_sample(stack: Tensor, left: Tensor, entering: Tensor, group: Group) -> Te
     if group["candidates"][0] != 0:
         return products
     return torch.cat([inner_products(entering.unsqueeze(0), left), products])
+
+
+def weighs(rule: Rule) -> bool:
+    """Return whether the preconditioner's mean W enters the score."""
+    return rule.normalization != "none" and rule.w_exponent != 0
 
 
 def check_at_least_zero(**values: float | Tensor) -> None:
@@ -252,40 +302,53 @@ class Greedy(Optimizer, ABC):
         if parts:
             choices = self._choose(self._scores(parts, rule), parts, rule)
             for part, choice in zip(parts, choices, strict=True):
-                self._apply(part.group, part.params, choice, rule)
+                self._apply(part, choice, rule)
 
     @abstractmethod
     def _plain_step(self, group: Group, params: list[Tensor]) -> None:
         """Step with torch's own function."""
 
     @abstractmethod
-    def _advance(self, group: Group, params: list[Tensor], rule: Rule) -> tuple[Floats, Floats, Floats]:
-        """Update every candidate's buffer; return inner products [P, K], sums of W [P] and sizes [P]."""
+    def _advance(self, group: Group, params: list[Tensor], rule: Rule) -> tuple[Sums, list[Tensor]]:
+        """Update every candidate's buffer; return the sums and Adam's denominators."""
 
     @abstractmethod
-    def _apply(self, group: Group, params: list[Tensor], choice: list[int], rule: Rule) -> None:
+    def _apply(self, part: Part, choice: list[int], rule: Rule) -> None:
         """Move each parameter by its chosen candidate."""
+
+    def _chosen(self, part: Part, choice: list[int], rule: Rule, name: str) -> list[Tensor]:
+        """Return the chosen candidate's buffer of each tensor; that of candidate 0 is made here if it is not stored."""
+        offset = len(part.group["candidates"]) - len(stored(part.group["candidates"], rule))
+        updates = []
+        for p, index in zip(part.params, choice, strict=True):
+            if index >= offset:
+                updates.append(self.state[p][name][index - offset])
+            else:
+                updates += directions(part.group, [p], [gradient(p)])[1]
+        return updates
 
     def _scores(self, parts: list[Part], rule: Rule) -> list[Floats]:
         """Return J of every part, [P, K]."""
-        tables = [np.column_stack([part.w_sums, part.sizes, part.dots]) for part in parts]
         if self._reduce is not None:  # sharded parameters: what was summed here is a part of the sum
-            for table in tables:
-                self._reduce(torch.from_numpy(table))
-        total = sum(table[:, :2].sum(axis=0) for table in tables)
-        scores = []
-        for part, table in zip(parts, tables, strict=True):
-            sizes = table[:, 1]
-            w_sums = table[:, 0] if rule.w_scope == "tensor" else total[0] / max(total[1], 1.0) * sizes
-            factors = core.norm_factors(part.group["candidates"], rule.normalization, self._averaged)
-            exponent = 0.0 if rule.normalization == "none" else rule.w_exponent
-            scores.append(core.scale_scores(table[:, 2:], w_sums, sizes, factors, exponent))
-        return scores
+            for part in parts:
+                for sums in part.sums:
+                    self._reduce(torch.from_numpy(sums))
+        factors = [core.norm_factors(part.group["candidates"], rule.normalization, self._averaged) for part in parts]
+        if not self._averaged or not weighs(rule):
+            return [part.sums.dots * factor for part, factor in zip(parts, factors, strict=True)]
+        w_sums, sizes = [part.sums.w for part in parts], [part.sums.sizes for part in parts]
+        if rule.w_scope == "all":
+            mean = np.concatenate(w_sums).sum() / max(np.concatenate(sizes).sum(), 1.0)
+            w_sums = [mean * size for size in sizes]
+        return [
+            core.scale_scores(part.sums.dots, w, size, factor, rule.w_exponent)
+            for part, w, size, factor in zip(parts, w_sums, sizes, factors, strict=True)
+        ]
 
     def _choose(self, scores: list[Floats], parts: list[Part], rule: Rule) -> list[list[int]]:
         """Return, for each part, the index of the candidate for each of its tensors; updates the memory."""
         if rule.selection == "global":
-            total = np.concatenate(scores).sum(axis=0, keepdims=True)
+            total = np.array([score.sum(axis=0) for score in scores]).sum(axis=0, keepdims=True)
             memory = self._select(recall(parts[0].group), total, rule)
             for group in self.param_groups:
                 remember(group, memory)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -23,10 +24,13 @@ from steelyard.optim.greedy_momentum.core import Floats, Rule
 from steelyard.optim.greedy_momentum.greedy import (
     Greedy,
     Group,
+    Part,
     Piece,
+    Sums,
     Tally,
-    at_once,
+    blocks,
     check_at_least_zero,
+    column,
     cut,
     cut_each,
     directions,
@@ -34,8 +38,9 @@ from steelyard.optim.greedy_momentum.greedy import (
     gradient,
     in_sample,
     inner_products,
-    spans,
+    rounds_like_numbers,
     stored,
+    weighs,
 )
 
 __all__ = ["GradAutocorrelation", "GreedyAdamW", "GreedySGD"]
@@ -147,13 +152,23 @@ class GreedySGD(Greedy):
         for p, buffer in zip(params, buffers, strict=False):
             self.state[p]["momentum_buffer"] = buffer
 
-    def _advance(self, group: Group, params: list[Tensor], rule: Rule) -> tuple[Floats, Floats, Floats]:
+    def _advance(self, group: Group, params: list[Tensor], rule: Rule) -> tuple[Sums, list[Tensor]]:
         values = stored(group["candidates"], rule)
+        stacks = [self._stack(p, len(values)) for p in params]
         tally = Tally()
-        advance = _accumulate_at_once if at_once(group, params) else _accumulate_in_turn
-        advance(tally, group, params, [self._stack(p, len(values)) for p in params], values, rule.score == "next")
+        for block in blocks(group, params):
+            grads = [cut(gradient(p), span) for _, p, span in block]
+            raw, entering = directions(group, [cut(p, span) for _, p, span in block], grads)
+            buffers = [cut_each(stacks[row], span) for row, _, span in block]
+            if rule.score == "next":
+                for (row, _, _), stack, g in zip(block, buffers, raw, strict=True):
+                    tally.add(row, inner_products(stack, g))
+            _accumulate(buffers, values, entering)
+            if rule.score == "in_sample":
+                for (row, _, _), stack, g, d in zip(block, buffers, raw, entering, strict=True):
+                    tally.add(row, in_sample(stack, g, d, group))
         sizes = np.array([float(p.numel()) for p in params])
-        return tally.on_host(len(params), len(group["candidates"])), sizes, sizes
+        return Sums(tally.on_host(len(params), len(group["candidates"])), sizes.copy(), sizes), []
 
     def _stack(self, p: Tensor, size: int) -> Tensor:
         state = self.state[p]
@@ -162,53 +177,20 @@ class GreedySGD(Greedy):
         stack: Tensor = state["momentum_buffers"]
         return stack
 
-    def _apply(self, group: Group, params: list[Tensor], choice: list[int], rule: Rule) -> None:
-        offset = len(group["candidates"]) - len(stored(group["candidates"], rule))
-        updates = []
-        for p, index in zip(params, choice, strict=True):
-            if index >= offset:
-                updates.append(self.state[p]["momentum_buffers"][index - offset])
-            else:
-                updates += directions(group, [p], [gradient(p)])[1]
-        torch._foreach_add_(params, updates, alpha=-float(group["lr"]))
+    def _apply(self, part: Part, choice: list[int], rule: Rule) -> None:
+        updates = self._chosen(part, choice, rule, "momentum_buffers")
+        torch._foreach_add_(part.params, updates, alpha=-float(part.group["lr"]))
 
 
-def _accumulate_in_turn(
-    tally: Tally, group: Group, params: list[Tensor], stacks: list[Tensor], values: tuple[float, ...], ahead: bool
-) -> None:
-    """Set every buffer <- m buffer + gradient and add its inner products, tensor by tensor."""
-    columns: dict[torch.dtype, Tensor] = {}
-    for row, (p, stack) in enumerate(zip(params, stacks, strict=True)):
-        for span in spans(p):
-            (raw,), (entering,) = directions(group, [cut(p, span)], [cut(gradient(p), span)])
-            buffers = cut_each(stack, span)
-            if ahead:
-                tally.add(row, inner_products(buffers, raw))
-            if p.dtype in (torch.float32, torch.float64):
-                if p.dtype not in columns:
-                    columns[p.dtype] = torch.tensor(values, dtype=p.dtype, device=p.device)
-                buffers.mul_(columns[p.dtype].view(-1, *[1] * (buffers.dim() - 1)))
-            else:
-                torch._foreach_mul_(buffers.unbind(0), values)
-            buffers.add_(entering)
-            if not ahead:
-                tally.add(row, in_sample(buffers, raw, entering, group))
-
-
-def _accumulate_at_once(
-    tally: Tally, group: Group, params: list[Tensor], stacks: list[Tensor], values: tuple[float, ...], ahead: bool
-) -> None:
-    """Do the same with foreach kernels over all tensors and candidates."""
-    raw, entering = directions(group, params, [gradient(p) for p in params])
-    if ahead:
-        for row, (stack, g) in enumerate(zip(stacks, raw, strict=True)):
-            tally.add(row, inner_products(stack, g))
+def _accumulate(stacks: list[Tensor], values: tuple[float, ...], entering: list[Tensor]) -> None:
+    """Set buffer <- m buffer + entering for every candidate m, with torch's rounding."""
+    if rounds_like_numbers(stacks):
+        torch._foreach_mul_(stacks, [column(values, stack.dtype, stack.dim()) for stack in stacks])
+        torch._foreach_add_(stacks, entering)
+        return
     for m, buffers in zip(values, zip(*(stack.unbind(0) for stack in stacks), strict=True), strict=True):
         torch._foreach_mul_(buffers, m)
         torch._foreach_add_(buffers, entering)
-    if not ahead:
-        for row, (stack, g, d) in enumerate(zip(stacks, raw, entering, strict=True)):
-            tally.add(row, in_sample(stack, g, d, group))
 
 
 class GreedyAdamW(Greedy):
@@ -331,25 +313,20 @@ class GreedyAdamW(Greedy):
             maximize=group["maximize"],
         )
 
-    def _advance(self, group: Group, params: list[Tensor], rule: Rule) -> tuple[Floats, Floats, Floats]:
+    def _advance(self, group: Group, params: list[Tensor], rule: Rule) -> tuple[Sums, list[Tensor]]:
         values = stored(group["candidates"], rule)
         steps = np.array([self._begin(p, len(values)) for p in params])
         if group["decoupled_weight_decay"] and group["weight_decay"] != 0:
             torch._foreach_mul_(params, 1 - float(group["lr"]) * group["weight_decay"])
         dots, w_sums = Tally(), Tally()
-        whole = [(row, p, span) for row, p in enumerate(params) for span in spans(p)]
-        blocks = [whole] if at_once(group, params) else [[piece] for piece in whole]
-        for block in blocks:
-            self._advance_block(dots, w_sums, group, block, steps, values, rule)
+        denominators: list[Tensor] = []
+        for block in blocks(group, params):
+            denominators += self._advance_block(dots, w_sums, group, block, steps, values, rule)
         count = len(group["candidates"])
-        corrections = np.ones((len(params), count))
-        if rule.bias_corrected_score:
-            taken = steps[:, None] - (rule.score == "next")
-            power = np.asarray(group["candidates"]) ** taken
-            corrections = np.divide(1.0, 1 - power, out=np.zeros_like(power), where=power < 1)
         sizes = np.array([float(p.numel()) for p in params])
-        sums = w_sums.on_host(len(params), 1)[:, 0] if _weighs(rule) else sizes
-        return dots.on_host(len(params), count) * corrections, sums, sizes
+        w = w_sums.on_host(len(params), 1)[:, 0].copy() if weighs(rule) else sizes.copy()
+        corrected = dots.on_host(len(params), count) * _first_corrections(group["candidates"], steps, rule)
+        return Sums(corrected, w, sizes), denominators if rule.bias_corrected_score else []
 
     def _advance_block(
         self,
@@ -360,29 +337,29 @@ class GreedyAdamW(Greedy):
         steps: Floats,
         values: tuple[float, ...],
         rule: Rule,
-    ) -> None:
-        raw, entering = directions(
-            group, [cut(p, span) for _, p, span in block], [cut(gradient(p), span) for _, p, span in block]
-        )
+    ) -> list[Tensor]:
+        """Update the moments of a block and tally its sums; return the denominators of the score."""
+        grads = [cut(gradient(p), span) for _, p, span in block]
+        raw, entering = directions(group, [cut(p, span) for _, p, span in block], grads)
         stacks = [cut_each(self.state[p]["exp_avgs"], span) for _, p, span in block]
         squares = [cut(self.state[p]["exp_avg_sq"], span) for _, p, span in block]
         beta2 = group["betas"][1]
         torch._foreach_mul_(squares, beta2)
         torch._foreach_addcmul_(squares, entering, entering, 1 - beta2)
         denominators = _denominators(squares, group, steps[[row for row, _, _ in block]] * rule.bias_corrected_score)
-        lefts = torch._foreach_div(raw, denominators)
+        inverses = torch._foreach_reciprocal(denominators)
+        lefts = torch._foreach_mul(raw, inverses)
         if rule.score == "next":
             for (row, _, _), stack, left in zip(block, stacks, lefts, strict=True):
                 dots.add(row, inner_products(stack, left))
-        for value, moments in zip(values, zip(*(stack.unbind(0) for stack in stacks), strict=True), strict=True):
-            torch._foreach_lerp_(moments, entering, 1 - value)
+        _average(stacks, values, entering)
         if rule.score == "in_sample":
             for (row, _, _), stack, left, d in zip(block, stacks, lefts, entering, strict=True):
                 dots.add(row, in_sample(stack, left, d, group))
-        if _weighs(rule):
-            torch._foreach_reciprocal_(denominators)
-            for (row, _, _), inverse in zip(block, denominators, strict=True):
+        if weighs(rule):
+            for (row, _, _), inverse in zip(block, inverses, strict=True):
                 w_sums.add(row, exact(inverse).sum().view(1))
+        return denominators
 
     def _begin(self, p: Tensor, size: int) -> float:
         """Count the step of ``p``, making its state first if there is none; return the count."""
@@ -393,27 +370,42 @@ class GreedyAdamW(Greedy):
         state["step"] += 1
         return float(state["step"])
 
-    def _apply(self, group: Group, params: list[Tensor], choice: list[int], rule: Rule) -> None:
-        offset = len(group["candidates"]) - len(stored(group["candidates"], rule))
+    def _apply(self, part: Part, choice: list[int], rule: Rule) -> None:
+        group, params = part.group, part.params
         steps = np.array([float(self.state[p]["step"]) for p in params])
         lr = float(group["lr"])
         rates = [-lr / (1 - group["candidates"][index] ** step) for index, step in zip(choice, steps, strict=True)]
-        moments = []
-        for p, index in zip(params, choice, strict=True):
-            if index >= offset:
-                moments.append(self.state[p]["exp_avgs"][index - offset])
-            else:
-                moments += directions(group, [p], [gradient(p)])[1]
-        whole = [(row, p, span) for row, p in enumerate(params) for span in spans(p)]
-        for block in [whole] if at_once(group, params) else [[piece] for piece in whole]:
-            rows = [row for row, _, _ in block]
-            squares = [cut(self.state[p]["exp_avg_sq"], span) for _, p, span in block]
+        moments = self._chosen(part, choice, rule, "exp_avgs")
+        kept = iter(part.denominators)
+        for block in blocks(group, params):
+            denominators = list(islice(kept, len(block)))
+            if not denominators:  # the score used others
+                squares = [cut(self.state[p]["exp_avg_sq"], span) for _, p, span in block]
+                denominators = _denominators(squares, group, steps[[row for row, _, _ in block]])
             torch._foreach_addcdiv_(
                 [cut(p, span) for _, p, span in block],
                 [cut(moments[row], span) for row, _, span in block],
-                _denominators(squares, group, steps[rows]),
-                [rates[row] for row in rows],
+                denominators,
+                [rates[row] for row, _, _ in block],
             )
+
+
+def _average(stacks: list[Tensor], values: tuple[float, ...], entering: list[Tensor]) -> None:
+    """Set moment <- b moment + (1 - b) entering for every candidate b, with torch's rounding."""
+    weights = tuple(1 - value for value in values)
+    if rounds_like_numbers(stacks):
+        torch._foreach_lerp_(stacks, entering, [column(weights, stack.dtype, stack.dim()) for stack in stacks])
+        return
+    for weight, moments in zip(weights, zip(*(stack.unbind(0) for stack in stacks), strict=True), strict=True):
+        torch._foreach_lerp_(moments, entering, weight)
+
+
+def _first_corrections(candidates: tuple[float, ...], steps: Floats, rule: Rule) -> Floats:
+    """Return 1 / (1 - b^t), [P, K]; "next" counts the step before, which at the first step makes the score 0."""
+    if not rule.bias_corrected_score:
+        return np.ones((len(steps), len(candidates)))
+    power = np.asarray(candidates) ** (steps[:, None] - (rule.score == "next"))
+    return np.divide(1.0, 1 - power, out=np.zeros_like(power), where=power < 1)
 
 
 def _denominators(squares: list[Tensor], group: Group, steps: Floats) -> list[Tensor]:
@@ -423,11 +415,6 @@ def _denominators(squares: list[Tensor], group: Group, steps: Floats) -> list[Te
     torch._foreach_div_(roots, [(1 - beta2**step) ** 0.5 if step else 1.0 for step in steps.tolist()])
     torch._foreach_add_(roots, group["eps"])
     return roots
-
-
-def _weighs(rule: Rule) -> bool:
-    """Return whether W enters the score."""
-    return rule.normalization != "none" and rule.w_exponent != 0
 
 
 def _zero_step() -> Tensor:
