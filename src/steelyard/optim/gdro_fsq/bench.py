@@ -130,7 +130,7 @@ def run(cell: CellInput) -> Measured:
         return _sweep(cell, problem)
     if cell.arm in ("start", "optimum"):
         w = problem.w0 if cell.arm == "start" else np.asarray(cell.data["optimum_w"])
-        return Measured(_quality(cell, problem, w), steps=0)
+        return Measured(_quality(cell, problem, w), steps=1)
     rounds = rounds_of(cell)
     stream = cell.rng("stream").integers(1, problem.m + 1, rounds).tolist()
     marks = tuple(np.unique(np.geomspace(1, rounds, TRACE_POINTS).astype(int)).tolist())
@@ -344,7 +344,7 @@ BENCH = BenchSpec(
                 Block(tasks=("digits_mlp",), arms=TORCH_ARMS),
             ),
             seeds=6,
-            work=340_000,
+            work=380_000,
             params=QUICK,
         ),
         "full": Profile(
