@@ -27,8 +27,8 @@ def weigh(arm: str, seed: int, steps: int) -> dict[str, float]:
 @pytest.mark.acceptance
 @pytest.mark.parametrize("seed", SEEDS)
 def test_plain_float32_spikes(seed):
-    found = weigh("f32", seed, 2000)
-    assert found["spikes"] >= 2
+    found = weigh("f32", seed, 1500)
+    assert found["spikes"] >= 1
     assert found["cosine"] < -0.8
     assert found["growth"] > 5
 
@@ -37,7 +37,7 @@ def test_plain_float32_spikes(seed):
 @pytest.mark.parametrize("arm", GUARDED)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_guard_spikes(arm, seed):
-    found = weigh(arm, seed, 2000)
+    found = weigh(arm, seed, 1500)
     assert found["spikes"] == 0
     assert found["final_loss"] < 1e-6
     assert found["accuracy"] > 0.7

@@ -94,6 +94,7 @@ class _ExactRows(torch.autograd.Function):
         d = d.masked_fill(true == torch.inf, torch.nan)  # as the reference does: an overflow must not look like fit
         rows = d.clamp_min(0) + torch.log1p(torch.exp(-d.abs()))
         scale = torch.sigmoid(d) / mass.masked_fill(mass == 0, 1.0)
+        share.scatter_(dim, index, -mass.to(share.dtype))  # now times `scale` it is the gradient
         return rows.squeeze(dim).to(share.dtype), share, scale.to(share.dtype)
 
     @staticmethod
@@ -109,24 +110,17 @@ class _ExactRows(torch.autograd.Function):
         if grads[0] is None:
             return None, None, None
         logits, target, share, scale = ctx.saved_tensors
-        index = target.unsqueeze(ctx.dim)
         per_row = grads[0].unsqueeze(ctx.dim)
         if torch.is_grad_enabled():  # somebody differentiates this gradient again
-            return _differentiable_gradient(logits, index, ctx.dim) * per_row, None, None
+            return _differentiable_gradient(logits, target.unsqueeze(ctx.dim), ctx.dim) * per_row, None, None
+        scale = scale * per_row
         if logits.dtype == share.dtype or logits.ndim == 1:
-            return _gradient(share, scale * per_row, index, ctx.dim).to(logits.dtype), None, None
+            return (share * scale).to(logits.dtype), None, None
         gradient = torch.empty_like(logits)
-        inputs = (gradient, share, scale * per_row, index)
-        pieces = zip(*(tensor.chunk(_HALF_PIECES) for tensor in inputs), strict=True)
-        for out, piece_share, piece_scale, piece_index in pieces:
-            out.copy_(_gradient(piece_share, piece_scale, piece_index, ctx.dim))
+        pieces = zip(*(tensor.chunk(_HALF_PIECES) for tensor in (gradient, share, scale)), strict=True)
+        for out, piece, factor in pieces:
+            out.copy_(piece * factor)
         return gradient, None, None
-
-
-def _gradient(share: Tensor, scale: Tensor, index: Tensor, dim: int) -> Tensor:
-    gradient = share * scale
-    true = _wide_sum(gradient, dim).neg_()
-    return gradient.scatter_(dim, index, true.to(gradient.dtype))
 
 
 def _differentiable_gradient(logits: Tensor, index: Tensor, dim: int) -> Tensor:
@@ -154,7 +148,7 @@ def _wide_sum(values: Tensor, dim: int) -> Tensor:
     whole = blocks * _BLOCK
     head = torch.unflatten(values.narrow(dim, 0, whole), dim, (blocks, _BLOCK)).sum(dim + 1)
     total = head.sum(dim, keepdim=True, dtype=wide)
-    return total + values.narrow(dim, whole, size - whole).sum(dim, keepdim=True, dtype=wide)
+    return total + values.narrow(dim, whole, size - whole).sum(dim, keepdim=True).to(wide)
 
 
 def _wide_dtype(tensor: Tensor) -> torch.dtype:
