@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from steelyard.errors import InputError
+from steelyard.extras import require
 
 EXACT_PAIRS = 16  # 2^16 sign patterns are enumerated; above, they are drawn
 
@@ -54,7 +55,7 @@ def paired_interval(differences: ArrayLike, level: float = 0.95) -> Interval:
     Returns:
         (estimate, low, high); the whole line when n = 1, one point when all differences are equal.
     """
-    from scipy.stats import t
+    t = require("scipy.stats", "optim").t
 
     values = _finite_vector(differences, "differences")
     mean = float(values.mean())
@@ -115,7 +116,7 @@ def holm(p_values: ArrayLike) -> list[float]:
 
 def iqm(scores: ArrayLike) -> float:
     """Return the interquartile mean: the mean of the middle half of all scores, whatever their shape."""
-    from scipy.stats import trim_mean
+    trim_mean = require("scipy.stats", "optim").trim_mean
 
     flat = _finite_vector(np.asarray(scores, dtype=np.float64).ravel(), "scores")
     return float(trim_mean(flat, 0.25))
@@ -132,7 +133,7 @@ def iqm_interval(
         draws: Bootstrap samples.
         rng: Generator; a fixed one when None.
     """
-    from scipy.stats import trim_mean
+    trim_mean = require("scipy.stats", "optim").trim_mean
 
     table = np.asarray(scores, dtype=np.float64)
     if table.ndim != 2 or table.size == 0:
@@ -152,8 +153,8 @@ def detectable_effect(differences: ArrayLike, power: float = 0.8, level: float =
 
     Detect means: the two-sided t-interval excludes 0, with probability ``power``. Infinite for one pair.
     """
-    from scipy.optimize import brentq
-    from scipy.stats import nct, t
+    brentq = require("scipy.optimize", "optim").brentq
+    nct, t = require("scipy.stats", "optim").nct, require("scipy.stats", "optim").t
 
     values = _finite_vector(differences, "differences")
     if values.size == 1:
@@ -172,7 +173,7 @@ def seeds_needed(differences: ArrayLike, margin: float = 0.0, level: float = 0.9
     Settled means: at the same mean and spread the interval would exclude 0 or, with a margin, fit inside
     [-margin, margin], whichever needs fewer. Never less than the number at hand.
     """
-    from scipy.stats import t
+    t = require("scipy.stats", "optim").t
 
     values = _finite_vector(differences, "differences", least=2)
     mean, spread = abs(float(values.mean())), float(values.std(ddof=1))
@@ -194,7 +195,7 @@ def seeds_needed(differences: ArrayLike, margin: float = 0.0, level: float = 0.9
 
 def mcnemar_p(first: Sequence[bool] | ArrayLike, second: Sequence[bool] | ArrayLike) -> float:
     """Return the exact two-sided McNemar p-value of two paired lists of right/wrong outcomes."""
-    from scipy.stats import binomtest
+    binomtest = require("scipy.stats", "optim").binomtest
 
     a, b = np.asarray(first, dtype=bool), np.asarray(second, dtype=bool)
     if a.shape != b.shape or a.ndim != 1:
