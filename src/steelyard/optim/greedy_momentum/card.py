@@ -261,9 +261,6 @@ CARD = Card(
         "else the documented default).",
         "The source leaves the reconstructed choices about W, the denominator and the update without a knob; here each "
         "has one (w_exponent, w_scope, bias_corrected_score).",
-        "The source's caution that '2 points over the best single value' holds on the four-rate grid only rests on the "
-        "value 0.5 as the best single one (its 0.9 row is unstable at the rate 0.3). Which value tuning seeds name "
-        "depends on how the inputs are scaled, and with it the size of that margin.",
     ),
     config=Config,
 )

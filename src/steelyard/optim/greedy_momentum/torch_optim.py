@@ -357,8 +357,9 @@ class GreedyAdamW(Greedy):
             for (row, _, _), stack, left, d in zip(block, stacks, lefts, entering, strict=True):
                 dots.add(row, in_sample(stack, left, d, group))
         if weighs(rule):
-            for (row, _, _), inverse in zip(block, inverses, strict=True):
-                w_sums.add(row, exact(inverse).sum().view(1))
+            norms = torch._foreach_norm([exact(inverse) for inverse in inverses], 1)  # all are positive: a sum
+            for (row, _, _), norm in zip(block, norms, strict=True):
+                w_sums.add(row, norm.view(1))
         return denominators
 
     def _begin(self, p: Tensor, size: int) -> float:
