@@ -295,9 +295,8 @@ def grid_of(arm: str) -> Sequence[Mapping[str, Any]]:
 def _tuned() -> dict[str, dict[str, dict[str, Any]]]:
     """Read task -> arm -> config from the tuned settings that are kept beside this file."""
     text = resources.files(__package__).joinpath("tuned.json").read_text(encoding="utf-8")
-    return {
-        task: {arm: entry["config"] for arm, entry in arms.items()} for task, arms in json.loads(text)["tasks"].items()
-    }
+    tasks = json.loads(text)
+    return {task: {arm: entry["config"] for arm, entry in arms.items()} for task, arms in tasks.items()}
 
 
 def _task(

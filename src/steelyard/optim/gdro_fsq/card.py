@@ -313,6 +313,8 @@ CARD = Card(
         "With DataLoader workers, batches are drawn before the losses that should shape them: use num_workers=0.",
         "On your own data every arm runs at c_w = c_q = 1, untuned, unless --tune is given.",
         "Settings were chosen on tuning seeds of the same finite pools that the verdicts use, for every arm alike.",
+        "Settings of the synthetic task were tuned at the full profile's 4000 rounds; the quick profile plays 1000.",
+        "Settings of the networks were tuned on other splits of the same rows as the verdicts', for every arm alike.",
         "All groups in every round (all_m) uses about twice the samples of the flexible stream: a reference, no rival.",
         "The instance synthetic_hard is kept because the method does badly on it.",
     ),
