@@ -89,7 +89,9 @@ def test_every_arm_runs_and_starts_from_the_same_weights(arm):
 
 def test_other_tasks_run():
     minibatch = bench.BENCH.task("digits_minibatch")
-    assert bench.run(cell("f32", minibatch, steps=30, samples=500, batch=64)).steps == 30
+    measured = bench.run(cell("f32", minibatch, steps=30, samples=500, batch=64))
+    assert measured.steps == 30
+    assert "batches" in measured.notes
     division = bench.BENCH.task("division")
     arrays = division.load()
     a, b = arrays["features"][:, :97].argmax(1), arrays["features"][:, 97:].argmax(1)

@@ -217,7 +217,12 @@ def run(cell: CellInput, loss: Loss | None = None) -> Measured:
     with torch.no_grad():
         predicted = head(body(features[samples:])).argmax(1)
     accuracy = float((predicted == labels[samples:]).double().mean())
-    return _measure(config, np.concatenate(course.parts), course.broken, accuracy, 1.0 / classes)
+    measured = _measure(config, np.concatenate(course.parts), course.broken, accuracy, 1.0 / classes)
+    if 0 < int(cell.params["batch"]) < samples:
+        measured.notes["batches"] = (
+            "loss, spikes and growth are the batch's own: one hard sample in it can look a spike"
+        )
+    return measured
 
 
 def _train(

@@ -116,11 +116,14 @@ class _ExactRows(torch.autograd.Function):
         scale = scale * per_row
         if logits.dtype == share.dtype or logits.ndim == 1:
             return (share * scale).to(logits.dtype), None, None
-        gradient = torch.empty_like(logits)
-        pieces = zip(*(tensor.chunk(_HALF_PIECES) for tensor in (gradient, share, scale)), strict=True)
-        for out, piece, factor in pieces:
-            out.copy_(piece * factor)
-        return gradient, None, None
+        return _rounded_product(share, scale, logits), None, None
+
+
+def _rounded_product(share: Tensor, scale: Tensor, like: Tensor) -> Tensor:
+    product = torch.empty_like(like)
+    for out, piece, factor in zip(*(t.chunk(_HALF_PIECES) for t in (product, share, scale)), strict=True):
+        out.copy_(piece * factor)
+    return product
 
 
 def _differentiable_gradient(logits: Tensor, index: Tensor, dim: int) -> Tensor:
