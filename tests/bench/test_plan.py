@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from steelyard import catalog
 from steelyard.bench import plan as module
-from steelyard.bench.plan import make_cell, make_plan, source_hash, validate
+from steelyard.bench.plan import is_stale, make_cell, make_plan, source_hash, validate
 from steelyard.bench.store import Store
 from steelyard.contracts import Block, Task
 from steelyard.errors import InputError
@@ -212,11 +212,17 @@ def test_a_task_without_preparation(store, monkeypatch):
 
 def test_the_source_is_that_of_the_method_and_of_what_it_rests_on(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
-    for name in ("own", "own/one", "own/two"):
+    for name in ("sourced", "sourced/one", "sourced/two"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").touch()
-    assert source_hash("own.one") == source_hash("own.two")
-    (tmp_path / "own" / "two" / "core.py").write_text("x = 1")
-    source_hash.cache_clear()
-    assert source_hash("own.one") != source_hash("own.two")
-    source_hash.cache_clear()
+    assert source_hash("sourced.one") == source_hash("sourced.two")
+    (tmp_path / "sourced" / "two" / "core.py").write_text("x = 1")
+    assert source_hash("sourced.one") != source_hash("sourced.two")
+
+
+def test_a_weighing_is_stale_when_its_code_has_changed_or_is_gone(store, monkeypatch):
+    record = make_plan("toys.coin", store, seeds=1).record
+    assert not is_stale(record)
+    assert is_stale({**record, "source": "other"})
+    assert is_stale({**record, "method": "unknown"})
+    assert is_stale({**record, "method": "no.such"})

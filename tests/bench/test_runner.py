@@ -108,9 +108,6 @@ def own_package(folder, monkeypatch, worker_line=""):
     for name in [name for name in sys.modules if name.split(".")[0] == "own"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.syspath_prepend(folder)
-    from steelyard.bench.plan import source_hash
-
-    source_hash.cache_clear()
     return home / "bench.py"
 
 

@@ -23,6 +23,8 @@ from steelyard.errors import NoEffectError
 from toys.coin import bench as coin
 from toys.tools import alive, cells, environment, planned, until
 
+LIMIT_MEMORY = cell_module._limit_memory
+
 
 @pytest.fixture(autouse=True)
 def _no_memory_limit(monkeypatch):
@@ -175,7 +177,7 @@ def test_what_a_dying_cell_printed_is_kept(tmp_path, monkeypatch):
 
     misbehave(monkeypatch, run)
     error = one_error(tmp_path)
-    assert error.startswith("the cell's process ended with signal.SIGUSR1 and no result\nxxx")
+    assert error.startswith("the cell's process ended with signal SIGUSR1 and no result\nxxx")
     assert error.endswith("almost there")
     assert len(error) < 2200
 
@@ -335,3 +337,52 @@ def test_a_missing_extra_keeps_its_kind(main, tmp_path, monkeypatch):
     weighing = planned(tmp_path / "s.db")
     monkeypatch.setattr("steelyard.catalog.load_bench", missing)
     assert main(tmp_path / "s.db", weighing) == (3, "MissingExtraError: torch is not installed; install it\n")
+
+
+@pytest.fixture
+def limits(monkeypatch):
+    """The limits that a cell sets, without setting them."""
+    found = []
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setattr(cell_module.resource, "getrlimit", lambda _: (found[-1][0] if found else -1, -1))
+    monkeypatch.setattr(cell_module.resource, "setrlimit", lambda _, pair: found.append(pair))
+    return found
+
+
+def test_memory_is_limited_on_top_of_what_is_mapped(limits, monkeypatch):
+    LIMIT_MEMORY(100)
+    mapped = limits[0][0] - 100 * 2**20
+    assert mapped > 2**20
+    monkeypatch.setattr(cell_module.resource, "getrlimit", lambda _: (-1, 1000))
+    LIMIT_MEMORY(100)
+    assert limits[1] == (1000, 1000)  # no more than the system allows
+    monkeypatch.setattr("builtins.open", lambda *_: (_ for _ in ()).throw(FileNotFoundError()))
+    monkeypatch.setattr(cell_module.resource, "getrlimit", lambda _: (-1, -1))
+    LIMIT_MEMORY(100)
+    assert limits[2] == (100 * 2**20, -1)
+
+
+def test_the_address_space_is_not_limited_beside_cuda(limits, monkeypatch):
+    cuda = type("torch", (), {"version": type("version", (), {"cuda": "12.8"})})
+    monkeypatch.setitem(sys.modules, "torch", cuda)
+    LIMIT_MEMORY(100)
+    assert limits == []
+    cuda.version.cuda = None
+    LIMIT_MEMORY(100)
+    assert len(limits) == 1
+
+
+def test_a_process_leaves_when_its_parent_has(monkeypatch):
+    asked, left = [], []
+    library = type("library", (), {"prctl": lambda _, *words: asked.append(words)})
+    monkeypatch.setattr(cell_module.ctypes, "CDLL", lambda _: library())
+    monkeypatch.setattr(cell_module.os, "_exit", left.append)
+    cell_module.die_with(os.getppid())
+    assert left == []
+    cell_module.die_with(os.getppid() + 1)
+    assert left == [1]
+    if sys.platform == "linux":
+        assert asked == [(1, signal.SIGKILL)] * 2
+    monkeypatch.setattr(cell_module.sys, "platform", "elsewhere")
+    cell_module.die_with(os.getppid())
+    assert len(asked) in (0, 2)

@@ -57,7 +57,7 @@ def test_failed_cells_give_exit_code_one_and_can_be_tried_again(steelyard):
     assert "weighing: 8 of 8 cells, 4 failed" in err
     assert "raise" in out
     code, out, _ = steelyard("resume")
-    assert (code, out) == (0, "nothing to resume: every weighing of the store is finished\n")
+    assert (code, out) == (0, "nothing to resume\n")
     code, out, err = steelyard("resume", "--retry-failed", "--jobs", 2)
     assert code == 1
     assert "8 of 8 cells, 4 failed" in err
@@ -228,3 +228,50 @@ def test_the_working_directory_is_on_the_path(steelyard, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry not in ("", str(tmp_path))])
     steelyard("list")
     assert sys.path[-1] == str(tmp_path)
+
+
+def test_resume_leaves_out_what_was_planned_with_other_code(steelyard, tmp_path, monkeypatch):
+    steelyard("plan", "toys.coin", "--seeds", 1, "--store", "s.db")
+    with Store(tmp_path / "s.db") as store:
+        (stale,) = store.weighing_ids()
+        store._rows("UPDATE weighing SET plan = json_set(plan, '$.source', 'other')")
+    steelyard("plan", "toys.coin", "--seeds", 2, "--store", "s.db")
+    code, out, err = steelyard("resume", "--jobs", 1, "--store", "s.db", "--json")
+    assert code == 0
+    assert [document["id"] == stale for document in json.loads(out)] == [False]
+    assert f"{stale}: left out, its code has changed since it was planned; weigh again\n" in err
+
+
+def test_an_interrupted_weighing_says_how_to_go_on(steelyard, tmp_path, monkeypatch):
+    from steelyard.bench import runner
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner, "run", interrupted)
+    code, out, err = steelyard("weigh", "toys.coin", "--seeds", 1, "--store", "s.db")
+    assert (code, out) == (130, "")
+    assert "steelyard: interrupted; 0 of 2 cells are kept. Go on with: steelyard resume coin-quick-" in err
+
+
+def test_an_interrupt_at_any_other_time(steelyard, monkeypatch):
+    from steelyard.cli import main
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(main, "app", interrupted)
+    assert steelyard("list") == (130, "", "steelyard: interrupted\n")
+
+
+def test_a_reader_that_left_is_no_error(steelyard, monkeypatch):
+    from steelyard.cli import main
+
+    def left():
+        try:
+            raise BrokenPipeError
+        except BrokenPipeError:
+            raise SystemExit(1)  # noqa: B904 - as typer does
+
+    monkeypatch.setattr(main, "app", left)
+    assert steelyard("list") == (0, "", "")

@@ -86,6 +86,7 @@ class Worker:
         self.owner = owner_name()
         self.child: Child | None = None
         self._blobs: dict[str, Arrays] = {}
+        self._sources: dict[str, str] = {}
         self._can_fork = hasattr(os, "fork") and "STEELYARD_NO_FORK" not in os.environ
 
     def run(self) -> None:
@@ -97,8 +98,16 @@ class Worker:
                     return
                 time.sleep(IDLE_S)
                 continue
-            _check_source(claimed)
+            self._check_source(claimed)
             self._run_cell(claimed)
+
+    def _check_source(self, claimed: Claimed) -> None:
+        """Refuse a cell that was planned with other code: its result would be filed under a key that is not its own."""
+        method = claimed.spec["method"]
+        if method not in self._sources:  # once: what is edited while this worker runs, it has imported already
+            self._sources[method] = source_hash(method)
+        if claimed.spec["source"] != self._sources[method]:
+            raise InputError(f"the code of {method} has changed since this weighing was planned; weigh again")
 
     def load(self, name: str) -> Arrays:
         """Return stored arrays, read once per worker: children share them until they write."""
@@ -199,13 +208,6 @@ class Worker:
         if self.child is not None:
             self.child.kill()
         raise SystemExit(128 + signal.SIGTERM)
-
-
-def _check_source(claimed: Claimed) -> None:
-    """Refuse a cell that was planned with other code: its result would be filed under a key that is not its own."""
-    method = claimed.spec["method"]
-    if claimed.spec["source"] != source_hash(method):
-        raise InputError(f"the code of {method} has changed since this weighing was planned; weigh again")
 
 
 def _load_benches(store: Store, weighings: list[str]) -> None:
