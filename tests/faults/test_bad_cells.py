@@ -73,6 +73,28 @@ def test_memory_is_watched_where_the_address_space_cannot_be_limited(tmp_path, m
     assert (cell["state"], cell["error"]) == ("failed", SAID["hog"])
 
 
+def test_a_thread_that_a_cell_left_behind_does_not_hold_it(tmp_path, monkeypatch):
+    folder = tmp_path / "threads" / "coin"
+    folder.mkdir(parents=True)
+    (tmp_path / "threads" / "__init__.py").touch()
+    (folder / "__init__.py").touch()
+    (folder / "card.py").write_text("from toys.coin.card import CARD\n")
+    (folder / "bench.py").write_text(
+        "import dataclasses, threading, time\n"
+        "from toys.coin.bench import BENCH as COIN\n"
+        "def run(cell):\n"
+        "    threading.Thread(target=time.sleep, args=(600,)).start()\n"
+        "    return COIN.run(cell)\n"
+        "BENCH = dataclasses.replace(COIN, method='threads.coin', run=run)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    for no_fork in ("", "1"):
+        if no_fork:
+            monkeypatch.setenv("STEELYARD_NO_FORK", no_fork)
+        planned(tmp_path / f"s{no_fork}.db", method="threads.coin", seeds=1, arms=["fair"])
+        assert [row.state for row in run(tmp_path / f"s{no_fork}.db").rows] == ["done", "done"]
+
+
 def test_a_limit_that_the_system_refuses_is_left_to_the_watch(monkeypatch):
     def refuse(*_):
         raise ValueError("not allowed")

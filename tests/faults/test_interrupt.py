@@ -81,6 +81,19 @@ def test_before_a_cell_runs(tmp_path):
     assert "Traceback" not in err
 
 
+def test_a_worker_that_was_started_by_hand(tmp_path):
+    path = tmp_path / "s.db"
+    weighing = planned(path, "slow")
+    worker = python("-m", "steelyard.bench.worker", path, weighing)
+    until(lambda: counts(path).running == 1 and counts(path).done)
+    (running,) = until(lambda: children(worker.pid))
+    os.killpg(worker.pid, signal.SIGINT)
+    assert ended(worker) == (130, "", "")
+    until(lambda: not alive(running), 20)
+    assert {state for state, _ in states(path)} == {"done", "waiting"}
+    assert {attempts for state, attempts in states(path) if state == "waiting"} == {0}
+
+
 def test_the_library_raises_keyboard_interrupt_and_keeps_what_is_done(tmp_path):
     path = tmp_path / "s.db"
     weighing = planned(path, "slow")

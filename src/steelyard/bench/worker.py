@@ -203,11 +203,11 @@ class Worker:
         process.returncode = 0  # reaped by Child, not by Popen
         return Child(process.pid, read_end, folder)
 
-    def stop(self, _signal: int, _frame: FrameType | None) -> None:
+    def stop(self, number: int, _frame: FrameType | None) -> None:
         """End at once: kill the running cell and leave; whoever comes next takes the cell back."""
         if self.child is not None:
             self.child.kill()
-        raise SystemExit(128 + signal.SIGTERM)
+        raise SystemExit(128 + number)
 
 
 def _load_benches(store: Store, weighings: list[str]) -> None:
@@ -248,6 +248,8 @@ def main(arguments: list[str]) -> int:
             _load_benches(store, weighings)
             worker = Worker(store, weighings)
             signal.signal(signal.SIGTERM, worker.stop)
+            if runner is None:
+                signal.signal(signal.SIGINT, worker.stop)
             try:
                 worker.run()
             finally:
