@@ -71,19 +71,29 @@ def _plan(method: str, spec: BenchSpec, store: Store) -> Plan:
 
 def _cells(spec: BenchSpec, profile: Profile, source: str, blobs: dict[str, list[str]]) -> Iterator[dict[str, Any]]:
     for seed in TUNING_SEEDS:
-        for task in spec.tuning_tasks:
-            for arm, grid in spec.grid.items():
-                for config in grid:
-                    content = {
-                        "task": task,
-                        "arm": arm,
-                        "seed": seed,
-                        "config": {**spec.arm(arm).config, **config},
-                        "params": profile.params,
-                        "options": {},
-                        "data": blobs[task],
-                    }
-                    yield make_cell(spec.method, profile, source, "tuning", content)
+        for task, arm in _pairs(spec):
+            for config in spec.grid[arm]:
+                content = {
+                    "task": task,
+                    "arm": arm,
+                    "seed": seed,
+                    "config": {**spec.arm(arm).config, **config},
+                    "params": profile.params,
+                    "options": {},
+                    "data": blobs[task],
+                }
+                yield make_cell(spec.method, profile, source, "tuning", content)
+
+
+def _pairs(spec: BenchSpec) -> list[tuple[str, str]]:
+    """Return the (task, arm) pairs to tune: those that some profile runs."""
+    blocks = [block for profile in spec.profiles.values() for block in profile.blocks]
+    return [
+        (task, arm)
+        for task in spec.tuning_tasks
+        for arm in spec.grid
+        if any(task in block.tasks and arm in block.arms for block in blocks)
+    ]
 
 
 def _mean(
@@ -104,14 +114,13 @@ def _best(spec: BenchSpec, cells: Sequence[dict[str, Any]]) -> dict[str, dict[st
     metric = next(metric for metric in spec.metrics if metric.name == spec.primary)
     sign = 1.0 if metric.better == "higher" else -1.0
     found: dict[str, dict[str, dict[str, Any]]] = {}
-    for task in spec.tuning_tasks:
-        for arm, grid in spec.grid.items():
-            tried: list[dict[str, Any]] = [
-                {"config": dict(config), "score": _mean(spec, cells, task, arm, config)} for config in grid
-            ]
-            whole = [point for point in tried if point["score"] is not None]
-            if not whole:
-                raise InputError(f"tuning {spec.method}: no setting of {arm} on {task} finished all its cells")
-            best = max(whole, key=lambda point: sign * point["score"])
-            found.setdefault(task, {})[arm] = {**best, "tried": tried, "seeds": list(TUNING_SEEDS)}
+    for task, arm in _pairs(spec):
+        tried: list[dict[str, Any]] = [
+            {"config": dict(config), "score": _mean(spec, cells, task, arm, config)} for config in spec.grid[arm]
+        ]
+        whole = [point for point in tried if point["score"] is not None]
+        if not whole:
+            raise InputError(f"tuning {spec.method}: no setting of {arm} on {task} finished all its cells")
+        best = max(whole, key=lambda point: sign * point["score"])
+        found.setdefault(task, {})[arm] = {**best, "tried": tried, "seeds": list(TUNING_SEEDS)}
     return found
