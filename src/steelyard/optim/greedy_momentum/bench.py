@@ -284,7 +284,7 @@ TASKS = (
     Task("mnist_adamw", "MNIST 10k, MLP, AdamW", _mnist, source="mnist_t10k", dataset="mnist_t10k"),
 )
 PARAMS = {
-    "steps": 250,
+    "steps": 200,
     "batch": 64,
     "digits_test": 597,
     "mnist_test": 4000,
@@ -306,7 +306,7 @@ BENCH = BenchSpec(
                 Block(tasks=("digits_sgd",), arms=("best_single",)),
             ),
             seeds=6,
-            work=9 * 6 * 4 * 250,
+            work=9 * 6 * 4 * 200,
             params=PARAMS,
         ),
         "full": Profile(
@@ -317,7 +317,7 @@ BENCH = BenchSpec(
                 Block(tasks=("digits_sgd",), arms=tuple(arm.name for arm in (*OTHERS, *RIVALS))),
             ),
             seeds=10,
-            work=10 * (2 * 9 * 4 + 2 * 8 * 2 + 10 * 4) * 250,
+            work=10 * (2 * 9 * 4 + 2 * 8 * 2 + 10 * 4) * 200,
             params=PARAMS,
         ),
         "gpu": Profile(name="gpu", blocks=(), seeds=5, work=0, recipe=RECIPE),

@@ -20,7 +20,7 @@ from steelyard.optim.greedy_momentum.core import Choice
 from steelyard.optim.greedy_momentum.torch_optim import GreedyAdamW, GreedySGD
 
 Implementation = Callable[..., Any]  # (params, lr, momentum=candidates, **knobs) -> optimizer with last_choice
-STEPS = 250
+STEPS = 200
 RATES = (0.01, 0.3)  # one that wants a large momentum and one that a large momentum ruins
 
 
