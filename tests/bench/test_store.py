@@ -289,3 +289,28 @@ class TwoOwners(RuleBasedStateMachine):
 
 TestTwoOwners = TwoOwners.TestCase
 TestTwoOwners.settings = settings(max_examples=20, stateful_step_count=20, deadline=None)
+
+
+class Busy:
+    """A connection that finds the file locked ``times`` times when it asks for the write-ahead log."""
+
+    def __init__(self, path, times, said="database is locked"):
+        self.db, self.times, self.said = module.sqlite3.connect(path, isolation_level=None), times, said
+        self.executescript = self.db.executescript
+
+    def execute(self, query):
+        if "journal_mode" in query and self.times:
+            self.times -= 1
+            raise module.sqlite3.OperationalError(self.said)
+        return self.db.execute(query)
+
+
+def test_a_file_that_others_open_at_this_moment_is_waited_for(tmp_path, monkeypatch):
+    busy = Busy(tmp_path / "s.db", 3)
+    module._prepare(busy, tmp_path / "s.db")
+    assert busy.db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    with pytest.raises(module.sqlite3.OperationalError, match="disk"):
+        module._prepare(Busy(tmp_path / "s.db", 1, "disk I/O error"), tmp_path / "s.db")
+    monkeypatch.setattr(module, "LOCKED_S", -1.0)
+    with pytest.raises(module.sqlite3.OperationalError, match="locked"):
+        module._prepare(Busy(tmp_path / "s.db", 1), tmp_path / "s.db")

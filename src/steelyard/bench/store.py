@@ -21,6 +21,7 @@ from steelyard.errors import InputError, StoreError
 
 DEFAULT_PATH = ".steelyard/store.db"
 ATTEMPTS = 3
+LOCKED_S = 60.0  # how long to wait for another writer
 LEASE_S = 60.0  # a heartbeat older than this, from another machine, means a dead owner
 
 _SCHEMA = """
@@ -346,17 +347,12 @@ def _connect(path: Path, create: bool, check: bool) -> sqlite3.Connection:
             raise StoreError(f"there is no store at {path}; name one with --store, or weigh something first")
         if create:
             path.parent.mkdir(parents=True, exist_ok=True)
-        db = sqlite3.connect(path, timeout=60, isolation_level=None)
+        db = sqlite3.connect(path, timeout=LOCKED_S, isolation_level=None)
         db.row_factory = sqlite3.Row
     except (OSError, sqlite3.Error) as error:
         raise _store_error(path, error) from error
     try:
-        version = _version(db, path)
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = FULL")
-        db.execute("PRAGMA foreign_keys = ON")
-        if version == 0:
-            db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
+        _prepare(db, path)
         if check and (found := db.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
             raise sqlite3.DatabaseError(f"malformed: {found}")
     except sqlite3.Error as error:
@@ -366,6 +362,24 @@ def _connect(path: Path, create: bool, check: bool) -> sqlite3.Connection:
         db.close()
         raise
     return db
+
+
+def _prepare(db: sqlite3.Connection, path: Path) -> None:
+    """Set the connection up, and the schema in a new file."""
+    version = _version(db, path)
+    end = time.monotonic() + LOCKED_S
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            break
+        except sqlite3.OperationalError as error:  # SQLite does not wait by itself where several open a new file
+            if "locked" not in str(error) or time.monotonic() > end:
+                raise
+            time.sleep(0.01)
+    db.execute("PRAGMA synchronous = FULL")
+    db.execute("PRAGMA foreign_keys = ON")
+    if version == 0:
+        db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
 
 
 def _version(db: sqlite3.Connection, path: Path) -> int:
