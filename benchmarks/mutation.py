@@ -23,7 +23,7 @@ from receipt import write
 ROOT = Path(__file__).parents[1]
 CORES = {
     "greedy_momentum": ("core.py",),
-    "nfi": ("core.py", "theory.py"),
+    "nfi": ("core.py", "binary.py", "theory.py"),
     "gdro_fsq": ("core.py", "player.py", "theory.py"),
 }
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
