@@ -121,10 +121,7 @@ def fsq_minimize(
 
     Source: paper (the game, follow-the-regularised-leader for w); rates and estimators are a reconstruction.
     """
-    if mode == "observed":
-        raise InputError(
-            "mode='observed' is for batches from elsewhere: fsq_minimize chooses its own, use 'ix' or 'auto'."
-        )
+    _refuse_observed(mode)
     m = len(samplers) if isinstance(samplers, Sequence) else samplers.m
     player = PLAPlayer(m, mode, c_q, query=query, round_weight=round_weight)
     gradient = check_gradient(gradient, mode, query)
@@ -154,6 +151,13 @@ def fsq_minimize(
     return FSQResult(
         walk.average, walk.position(proposal.omega), q_sum / weight, t, samples, losses_of.clipped, trace.values
     )
+
+
+def _refuse_observed(mode: str) -> None:
+    if mode == "observed":
+        raise InputError(
+            "mode='observed' is for batches from elsewhere: fsq_minimize chooses its own, use 'ix' or 'auto'."
+        )
 
 
 class _Walk:
