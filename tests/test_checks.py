@@ -260,7 +260,7 @@ def errors(**by_arm):
 @pytest.mark.parametrize(
     ("by_arm", "said"),
     [
-        ({"robust": 9.0, "zero": 3.0, "mean": 1.0, "knows": 0.0}, r"the method \(-9\) is below the floor \(-3\)"),
+        ({"robust": 9.0, "zero": 3.0, "mean": 1.0, "knows": 0.0}, r"the method \(-9\) is below a floor \(-3\)"),
         (
             {"robust": 1.0, "zero": 3.0, "mean": 2.0, "knows": 2.0},
             r"method \(-1\) is above its true ceiling \(-2\)",
