@@ -10,7 +10,7 @@ import torch
 
 from steelyard.errors import InputError, NoEffectWarning
 from steelyard.optim import GreedyAdamW, GreedySGD
-from steelyard.optim.greedy_momentum import greedy
+from steelyard.optim.greedy_momentum import greedy, torch_optim
 from steelyard.optim.greedy_momentum.core import Choice
 
 SHAPES = ((5, 7), (7,), (), (3, 2, 4), (0,))
@@ -521,3 +521,28 @@ def test_hooks_and_zero_grad_work_as_with_any_optimizer():
     assert calls == [1, 1]
     assert all(p.grad is None for p in params)
     assert isinstance(optimizer, torch.optim.Optimizer)
+
+
+@pytest.mark.parametrize("foreach", [None, False])
+@pytest.mark.parametrize("selection", ["global", "per_param"])
+def test_the_path_of_accelerators_gives_the_same(monkeypatch, foreach, selection):
+    """Their foreach kernels run on the CPU too, only slower, so the path is tested here."""
+
+    def run():
+        found = []
+        for make, key in ((GreedySGD, "momentum"), (GreedyAdamW, "beta1")):
+            for preset in ("paper", "robust"):
+                knobs = {"selection": selection, "preset": preset, "foreach": foreach, key: (0.0, 0.5, 0.9)}
+                found += trained(
+                    lambda params, make=make, knobs=knobs: make(params, lr=0.01, weight_decay=0.1, **knobs)
+                )
+        return found
+
+    on_cpu = run()
+    monkeypatch.setattr(greedy, "on_accelerator", lambda tensors: True)
+    assert same(on_cpu, run())
+
+
+def test_a_torch_whose_step_functions_changed_is_refused():
+    with pytest.raises(ImportError, match="rest on"):
+        torch_optim.check_seam(lambda params: None, {"params", "foreach"})

@@ -21,7 +21,7 @@ from steelyard.errors import InputError, NoEffectWarning
 from steelyard.optim.greedy_momentum import core
 from steelyard.optim.greedy_momentum.core import Choice, Floats, Memory, Rule
 
-CACHE_BLOCK = 1 << 17  # elements that a CPU core updates and scores while they are in its cache
+CACHE_BLOCK = 1 << 18  # elements that a CPU core updates and scores while they are in its cache
 Group = dict[str, Any]
 Piece = tuple[int, Tensor, slice | None]  # row of the group's tensors that have a gradient, the tensor, its span
 

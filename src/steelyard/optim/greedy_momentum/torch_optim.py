@@ -45,17 +45,20 @@ from steelyard.optim.greedy_momentum.greedy import (
 
 __all__ = ["GradAutocorrelation", "GreedyAdamW", "GreedySGD"]
 
+
+def check_seam(function: Callable[..., object], needs: set[str]) -> None:
+    """Raise ImportError unless ``function``, which torch's own optimizers step with, takes the arguments ``needs``."""
+    if not needs <= set(inspect.signature(function).parameters):
+        raise ImportError(f"torch {torch.__version__} has another {function.__name__}() than these optimizers rest on.")
+
+
 # Through importlib, since torch.optim hides its modules sgd and adam behind other names.
 _sgd = importlib.import_module("torch.optim.sgd").sgd
 _adam = importlib.import_module("torch.optim.adam").adam
-for _function, _needs in (
-    (_sgd, {"params", "d_p_list", "momentum_buffer_list", "foreach", "weight_decay", "momentum", "lr", "maximize"}),
-    (_adam, {"params", "grads", "exp_avgs", "exp_avg_sqs", "state_steps", "foreach", "decoupled_weight_decay"}),
-):
-    if not _needs <= set(inspect.signature(_function).parameters):
-        raise ImportError(
-            f"torch {torch.__version__} has another {_function.__name__}() than these optimizers rest on."
-        )
+check_seam(
+    _sgd, {"params", "d_p_list", "momentum_buffer_list", "foreach", "weight_decay", "momentum", "lr", "maximize"}
+)
+check_seam(_adam, {"params", "grads", "exp_avgs", "exp_avg_sqs", "state_steps", "foreach", "decoupled_weight_decay"})
 
 
 class GreedySGD(Greedy):
@@ -348,18 +351,17 @@ class GreedyAdamW(Greedy):
         torch._foreach_addcmul_(squares, entering, entering, 1 - beta2)
         denominators = _denominators(squares, group, steps[[row for row, _, _ in block]] * rule.bias_corrected_score)
         inverses = torch._foreach_reciprocal(denominators)
-        lefts = torch._foreach_mul(raw, inverses)
+        if weighs(rule):
+            for (row, _, _), inverse in zip(block, inverses, strict=True):
+                w_sums.add(row, exact(inverse).sum().view(1))
+        torch._foreach_mul_(inverses, raw)  # now the left factors of the inner products
         if rule.score == "next":
-            for (row, _, _), stack, left in zip(block, stacks, lefts, strict=True):
+            for (row, _, _), stack, left in zip(block, stacks, inverses, strict=True):
                 dots.add(row, inner_products(stack, left))
         _average(stacks, values, entering)
         if rule.score == "in_sample":
-            for (row, _, _), stack, left, d in zip(block, stacks, lefts, entering, strict=True):
+            for (row, _, _), stack, left, d in zip(block, stacks, inverses, entering, strict=True):
                 dots.add(row, in_sample(stack, left, d, group))
-        if weighs(rule):
-            norms = torch._foreach_norm([exact(inverse) for inverse in inverses], 1)  # all are positive: a sum
-            for (row, _, _), norm in zip(block, norms, strict=True):
-                w_sums.add(row, norm.view(1))
         return denominators
 
     def _begin(self, p: Tensor, size: int) -> float:
