@@ -211,7 +211,7 @@ LIMITS = (
     "opponent over a grid of rates (it is an arm on digits in the full profile).",
     "The oracle takes the best of three noisy test accuracies with hindsight, which lifts it above every value's true "
     "accuracy by a part of that noise.",
-    "The bench's steps were lowered from 250 to 200, for its time limit, after one quick weighing at 250 had been seen; "
+    "The bench's steps went from 250 to 200, for its time limit, after one quick weighing at 250 had been seen: "
     "there 'near_oracle' was reversed for both presets, and every other verdict inconclusive.",
     "A step of a very small network costs some tenths of a millisecond more than torch's, whatever its size: the "
     "targets for time are for optimizers that move about a million weights or more.",
