@@ -29,6 +29,8 @@ class Starts(list):
         real = subprocess.Popen
 
         def start(command, **rest):
+            if command[0] != sys.executable:  # the environment's record asks git
+                return real(command, **rest)
             self.append((command, rest))
             return real(self.instead or command, **rest)
 
