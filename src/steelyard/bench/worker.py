@@ -257,7 +257,8 @@ def main(arguments: list[str]) -> int:
                     store.release(worker.owner)
     except SteelyardError as error:
         # One line, its kind first: the runner raises the same error again.
-        print(f"{type(error).__name__}: {' '.join(str(error).split())}", file=sys.stderr)
+        # One write with its end of line: workers share the log, and two must not run into each other.
+        sys.stderr.write(f"{type(error).__name__}: {' '.join(str(error).split())}\n")
         return error.exit_code
     return 0
 

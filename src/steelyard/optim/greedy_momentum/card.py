@@ -254,12 +254,19 @@ CARD = Card(
         venue="NeurIPS 2026",
         basis="Abstract, head of the introduction and the README of the official repository; theory re-derived.",
     ),
-    usage="from steelyard.optim import GreedySGD\n"
-    "optimizer = GreedySGD(model.parameters(), lr=0.1, preset='robust')  # instead of torch.optim.SGD\n"
-    "...\n"
-    "print(optimizer.last_choice.value, optimizer.alignment)\n"
-    "# your own training task: steelyard weigh greedy_momentum --model my_module:make_model "
-    "--data my_module:make_loaders",
+    usage=(
+        "import torch\n"
+        "from steelyard.optim import GreedySGD\n"
+        "model = torch.nn.Linear(4, 2)\n"
+        "optimizer = GreedySGD(model.parameters(), lr=0.1, preset='robust')  # instead of torch.optim.SGD\n"
+        "for _ in range(3):\n"
+        "    optimizer.zero_grad()\n"
+        "    model(torch.randn(8, 4)).square().mean().backward()\n"
+        "    optimizer.step()\n"
+        "print(optimizer.last_choice.value, optimizer.alignment)\n"
+        "# your own training task: steelyard weigh greedy_momentum --model my_module:make_model "
+        "--data my_module:make_loaders\n"
+    ),
     claims=CLAIMS,
     limits=LIMITS,
     decisions=DECISIONS,
