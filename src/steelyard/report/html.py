@@ -157,7 +157,7 @@ def _context(results: Sequence[Results], pages: list[dict[str, Any]]) -> dict[st
 
 def _lead(results: Sequence[Results], names: Sequence[str]) -> str:
     waiting = sum(not result.finished for result in results)
-    cells = sum(len(result.rows) for result in results)
+    cells = sum(bool(row.key) for result in results for row in result.rows)
     subject = str(results[0].card["summary"]) if len(results) == 1 else "; ".join(names) + "."
     state = f" {waiting} not finished." if waiting and len(results) > 1 else ""
     return clip(subject, 600) + f" {cells} cells on paired seeds.{state}"

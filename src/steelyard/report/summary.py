@@ -122,8 +122,8 @@ def iqm_table(results: Results) -> list[tuple[Arm, Interval, int]]:
 
 
 def count_states(rows: Iterable[Row]) -> dict[str, int]:
-    """Return how many cells are done, failed, running and waiting, and their total."""
-    counts = Counter(row.state for row in rows)
+    """Return how many cells are done, failed, running and waiting, and their total; derived rows are no cells."""
+    counts = Counter(row.state for row in rows if row.key)
     return {**{state: counts[state] for state in STATES}, "total": sum(counts.values())}
 
 
