@@ -4,6 +4,7 @@ import dataclasses
 import os
 import random
 import re
+import subprocess
 import sys
 
 import numpy as np
@@ -52,6 +53,13 @@ def test_all_at_once():
     assert steelyard.check_method is check_method
     assert len(CHECKS) >= 13
     assert check_method not in CHECKS
+
+
+def test_without_assertions_nothing_is_said_to_pass():
+    code = "import steelyard; steelyard.check_method('toys.robust')"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run([sys.executable, "-O", "-c", code], capture_output=True, text=True, env=environment)
+    assert "InputError: check_method needs Python's assertions" in done.stderr
 
 
 def test_all_failures_are_told_at_once(monkeypatch):

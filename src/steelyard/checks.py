@@ -256,6 +256,8 @@ def check_method(method: str) -> None:
     Args:
         method: A method of the catalog, or the dotted name of a package of your own (with ``conformance.py``).
     """
+    if not __debug__:
+        raise InputError("check_method needs Python's assertions: run it without -O and without PYTHONOPTIMIZE")
     subject = Subject(method)
     failures = []
     for check in CHECKS:

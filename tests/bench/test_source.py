@@ -54,9 +54,10 @@ def test_an_unfinished_weighing_has_rows_and_no_verdicts(tmp_path):
     assert [arm.name for arm in results.arms] == ["biased", "fair"]
 
 
-def test_where_the_extra_is_missing_results_can_still_be_read(path, monkeypatch):
+@pytest.mark.parametrize("error", [MissingExtraError("no torch"), SyntaxError("a bench that was edited badly")])
+def test_where_the_bench_cannot_be_loaded_results_can_still_be_read(path, monkeypatch, error):
     def missing(_):
-        raise MissingExtraError("no torch")
+        raise error
 
     monkeypatch.setattr(catalog, "load_bench", missing)
     results = read(path)

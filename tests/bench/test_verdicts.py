@@ -139,6 +139,21 @@ def test_a_failed_cell_counts_as_the_worst_and_many_make_it_inconclusive():
     assert three.estimate is None
 
 
+def test_a_seed_that_a_derived_arm_lacks_counts_as_failed():
+    theirs = [row.model_copy(update={"key": ""}) for row in rows("oracle", THEIRS) if row.seed > 1]
+    found = judged(claim(versus="oracle"), rows("ours", OURS) + theirs)[0]
+    assert found.outcome is Outcome.INCONCLUSIVE
+    assert found.note == "2 of 12 cells failed"
+    many = [0.9 + 0.001 * i for i in range(12)]
+    one = judged(claim(versus="oracle"), rows("ours", many) + rows("oracle", [0.8] * 11))[0]
+    assert (one.outcome, one.failed_cells, one.cells, len(one.differences)) == (Outcome.BORNE_OUT, 1, 24, 11)
+
+
+def test_a_constant_is_named_beside_the_figures():
+    found = judged(claim(versus=0.85), rows("ours", OURS))[0]
+    assert "] against 0.85, bar +0, 6 seeds" in found.sentence
+
+
 def test_without_a_declared_worst_value_the_worst_seen_is_taken():
     lost = judged(
         claim(metric="cost", direction="lower"),

@@ -28,6 +28,27 @@ def test_weigh_prints_json(steelyard, tmp_path):
     assert "biased" in report.read_text()
 
 
+def strictly(constant):
+    raise AssertionError(f"{constant} is not JSON")
+
+
+def test_one_seed_is_json_too(steelyard):
+    """Its interval is the whole line, and JSON has no word for that."""
+    code, out, _ = steelyard("weigh", "toys.coin", "--seeds", 1, "--jobs", 1, "--json")
+    assert code == 0
+    (document,) = json.loads(out, parse_constant=strictly)
+    assert {(verdict["low"], verdict["high"]) for verdict in document["verdicts"]} == {(None, None)}
+    assert Results(**document).seeds == (0,)
+
+
+def test_nothing_is_planned_when_a_method_cannot_be(steelyard, tmp_path):
+    code, _, err = steelyard("weigh", "toys.coin", "toys.robust", "--profile", "clocked", "--store", "s.db")
+    assert code == 2
+    assert "unknown profile 'clocked'" in err
+    with Store(tmp_path / "s.db") as store:
+        assert store.weighing_ids() == []
+
+
 def test_weigh_prints_verdicts_and_the_path_of_the_report(steelyard, tmp_path):
     code, out, err = steelyard("weigh", "toys.coin", "--arms", "biased, fair", "--jobs", 2, "--store", "a/b.db")
     assert code == 0

@@ -101,6 +101,13 @@ def test_figures_are_shown_before_the_offset_as_ratios(small):
     assert "bar 0.909" in reading(verdict)
 
 
+def test_what_rounding_leaves_of_a_zero_is_zero(small):
+    verdict = next(v for v in small.verdicts if v.estimate is not None)
+    claim = verdict.claim.model_copy(update={"versus": 2.5, "offset": 0.0, "scale": "difference"})
+    zero = verdict.model_copy(update={"claim": claim, "estimate": -5.6e-17, "low": -0.115, "high": 0.115})
+    assert reading(zero).startswith("0 [−0.115, +0.115] against 2.50, bar ")
+
+
 def test_reading_says_why_a_claim_is_open():
     results = weighing(gdro_plan(3))
     failed = next(v for v in results.verdicts if v.claim.id == "anytime" and v.task == "adult6")

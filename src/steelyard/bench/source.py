@@ -12,7 +12,6 @@ from steelyard.bench.store import Store
 from steelyard.bench.verdicts import judge
 from steelyard.card import Claim
 from steelyard.contracts import Arm, Derive, Metric, Trace
-from steelyard.errors import SteelyardError
 
 
 def read_results(store: Store, weighing: str) -> Results:
@@ -53,10 +52,10 @@ def _row(store: Store, cell: Mapping[str, Any]) -> Row:
 
 
 def _derive_of(method: str) -> Derive | None:
-    """Return the bench's derive function; None where the method's extra is missing, as on a machine that only reads."""
+    """Return the bench's derive function; None where the bench cannot be loaded, as on a machine that only reads."""
     try:
         return catalog.load_bench(method).derive
-    except SteelyardError:
+    except Exception:  # a missing extra, or a bench of the user's own, which may raise anything: its rows can be read
         return None
 
 

@@ -93,7 +93,8 @@ def _judge_task(claim: Claim, metric: Metric, task: str, rows: Sequence[Row]) ->
     else:
         theirs, lost_theirs, cells_theirs = dict.fromkeys(ours, float(claim.versus)), 0, 0
     pairs = [(ours[seed], theirs[seed]) for seed in sorted(ours) if seed in theirs]
-    failed, cells = lost_ours + lost_theirs, cells_ours + cells_theirs
+    unpaired = len(ours.keys() ^ theirs.keys())  # a derived arm has no value where a cell that it needs has failed
+    failed, cells = lost_ours + lost_theirs + unpaired, cells_ours + cells_theirs + unpaired
     blank = {"claim": claim, "task": task, "cells": cells, "failed_cells": failed}
     if cells and failed > FAILED_SHARE * cells:
         return _inconclusive(blank, f"{failed} of {cells} cells failed")
@@ -179,10 +180,11 @@ def _sentence(
     head = f"{outcome} (about {needed} seeds needed)" if needed is not None else str(outcome)
     estimate, low, high = (value + claim.offset for value in interval)
     bar = claim.offset + claim.margin
+    against = "" if isinstance(claim.versus, str) else f" against {claim.versus:g}"
     if claim.scale == "log_ratio":
-        figures = f"ratio {_exp(estimate):.3g} [{_exp(low):.3g}, {_exp(high):.3g}], bar {_exp(bar):.3g}"
+        figures = f"ratio {_exp(estimate):.3g} [{_exp(low):.3g}, {_exp(high):.3g}]{against}, bar {_exp(bar):.3g}"
     else:
-        figures = f"{estimate:+.3g} [{low:+.3g}, {high:+.3g}], bar {bar:+.3g}"
+        figures = f"{estimate:+.3g} [{low:+.3g}, {high:+.3g}]{against}, bar {bar:+.3g}"
     tail = f"; {note}" if note else ""
     return f"{head}: {claim.text} [{task}: {figures}, {pairs} seeds{tail}]"
 

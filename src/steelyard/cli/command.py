@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
+
+if TYPE_CHECKING:
+    from steelyard.bench.results import Results
 
 StoreOption = Annotated[
     Path | None, typer.Option("--store", help="SQLite file. Default: $STEELYARD_STORE, else .steelyard/store.db")
@@ -31,3 +34,8 @@ class Command(NamedTuple):
 def print_json(value: Any) -> None:
     """Print ``value`` as JSON, one document."""
     typer.echo(json.dumps(value, indent=1))
+
+
+def results_json(results: Iterable[Results]) -> str:
+    """Return ``results`` as one JSON list; an endless interval, as that of a single seed, is null there."""
+    return "[" + ",\n".join(result.model_dump_json() for result in results) + "]\n"

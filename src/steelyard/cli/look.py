@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from steelyard import catalog
-from steelyard.cli.command import Command, JsonOption, StoreOption, print_json
+from steelyard.cli.command import Command, JsonOption, StoreOption, print_json, results_json
 from steelyard.errors import InputError
 
 OutputOption = Annotated[Path | None, typer.Option("--output", "-o", help="Where to write.")]
@@ -106,7 +106,7 @@ def export(
     with Store(store_path(store), create=False, check=True) as opened:
         results = [read_results(opened, identity) for identity in weighings or _newest(opened.weighing_ids())]
     if to is Format.JSON:
-        text = "[" + ",\n".join(result.model_dump_json() for result in results) + "]\n"
+        text = results_json(results)
     else:
         buffer = io.StringIO()
         writer = csv.writer(buffer, lineterminator="\n")
@@ -130,12 +130,10 @@ def doctor(json: JsonOption = False) -> None:
     """Say what is installed, what is missing and how to get it."""
     from steelyard.bench import environment
 
-    extras = _extras()
-    found = {"environment": environment.record(), "extras": extras}
+    extras, record = _extras(), environment.record()
     if json:
-        print_json(found)
+        print_json({"environment": record, "extras": extras})
         return
-    record = environment.record()
     typer.echo(f"steelyard {record['steelyard']}, Python {record['python']}, {record['cores']} cores, {record['cpu']}")
     for name, missing in extras.items():
         if missing:

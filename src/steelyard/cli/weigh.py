@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from steelyard import catalog
-from steelyard.cli.command import Command, JsonOption, StoreOption, print_json
+from steelyard.cli.command import Command, JsonOption, StoreOption, print_json, results_json
 from steelyard.errors import InputError, did_you_mean
 
 JobsOption = Annotated[int | None, typer.Option("--jobs", min=1, help="Worker processes. Default: one per core.")]
@@ -37,7 +37,8 @@ def weigh(
 ) -> None:
     """Weigh methods against their baselines, print the verdicts, write a report.
 
-    What a method takes beside --data is given the same way, e.g. --group region --label y; see `steelyard card METHOD`.
+    What a method takes beside --data is given the same way, e.g. --group region --label y; an unknown option is
+    answered with the list of those that there are.
     """
     from steelyard.bench.plan import make_plan
     from steelyard.bench.store import Store, store_path
@@ -59,13 +60,11 @@ def weigh(
     size = profile or ("full" if full else "quick")
     chosen = [arm.strip() for arm in arms.split(",")] if arms else None
     with Store(store_path(store), check=True) as opened:
-        plans = []
-        for name in names:
-            plan = make_plan(name, opened, data, size, seeds, chosen, options)
+        plans = [make_plan(name, opened, data, size, seeds, chosen, options) for name in names]
+        for plan in plans:  # once all could be made: a name that cannot be planned leaves no weighing half begun
             plan.save(opened)
-            plans.append(plan.id)
             typer.echo(f"{plan.id}: {len(plan.cells)} cells", err=True)
-        code = finish(opened, plans, jobs, json, output)
+        code = finish(opened, [plan.id for plan in plans], jobs, json, output)
     raise typer.Exit(code)
 
 
@@ -108,7 +107,7 @@ def finish(store: Any, weighings: Sequence[str], jobs: int | None, json: bool, o
         return 130
     results = [read_results(store, identity) for identity in weighings]
     if json:
-        print_json([result.model_dump(mode="json") for result in results])
+        typer.echo(results_json(results), nl=False)
     else:
         for result in results:
             typer.echo(text_table(result))

@@ -180,6 +180,8 @@ def before_offset(verdict: Verdict) -> tuple[str, str, str]:
     """Return estimate, interval and the bar to clear as shown: before the offset, and log-ratios as ratios."""
     claim = verdict.claim
     shown = [None if v is None else v + claim.offset for v in (verdict.estimate, verdict.low, verdict.high)]
+    noise = 1e-12 * max([abs(v) for v in map(finite, shown) if v is not None], default=0.0)
+    shown = [0.0 if v is not None and abs(v) < noise else v for v in shown]  # what rounding left of a zero
     bar = claim.offset + claim.margin
     if claim.scale == "log_ratio":
         estimate, low, high, bar_text = (number(_exp(value)) for value in (*shown, bar))
@@ -208,7 +210,9 @@ def reading(verdict: Verdict) -> str:
     if verdict.estimate is not None:
         estimate, interval, bar = before_offset(verdict)
         kind = "ratio " if verdict.claim.scale == "log_ratio" else ""
-        parts.append(f"{kind}{estimate} {interval}, bar {bar}, {len(verdict.differences)} seeds")
+        versus = verdict.claim.versus
+        against = "" if isinstance(versus, str) else f" against {number(versus)}"
+        parts.append(f"{kind}{estimate} {interval}{against}, bar {bar}, {len(verdict.differences)} seeds")
     if verdict.seeds_needed is not None:
         parts.append(f"about {verdict.seeds_needed} seeds needed")
     if verdict.failed_cells and "failed" not in verdict.note:
