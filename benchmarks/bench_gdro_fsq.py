@@ -1,11 +1,10 @@
 """What the q-player costs per round, FSQ with all groups against mirror descent, and r = 1 against r = m in time.
 
-Run: python benchmarks/bench_gdro_fsq.py [--write]. Ratios are medians over interleaved rounds.
+Ratios are medians over interleaved rounds.
 """
 
 from __future__ import annotations
 
-import argparse
 import functools
 import json
 import statistics
@@ -94,17 +93,23 @@ def descend(problem: GroupProblem, rounds: int) -> object:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="write results/gdro_fsq.json")
+    costs = player_cost()
     figures = {
-        "player_us_per_round": player_cost(),
+        "player_us_per_round": costs,
         "fsq_all_groups_over_smd": against_mirror_descent(),
         "targets": {"fsq_all_groups_over_smd": 1.2, "equal_samples_r1_over_rm": 5.0},
         "equal_samples_r1_over_rm": equal_samples(),
+        "scaling": {
+            "PLA player: propose and update": {
+                "x": [m for m, _ in SIZES],
+                "y": [costs[str(m)]["median_us"] for m, _ in SIZES],
+                "x_label": "groups",
+                "y_label": "microseconds a round",
+            }
+        },
     }
     print(json.dumps(figures, indent=1))
-    if parser.parse_args().write:
-        print(write("gdro_fsq", figures))
+    print(write("speed_gdro_fsq", figures))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -65,9 +64,14 @@ def peak(name: str, rows: int, classes: int, threads: int) -> float:
     torch.set_num_threads(threads)
     step(LOSSES[name], *problem(8, classes))  # loads kernels and thread pools; small beside what follows
     logits, target = problem(rows, classes)
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    before = _status_kb("VmRSS")
     step(LOSSES[name], logits, target)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - pages * resource.getpagesize()
+    return 1024 * (_status_kb("VmHWM") - before)  # not ru_maxrss, which a child inherits from a large parent
+
+
+def _status_kb(field: str) -> float:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return float(next(line.split()[1] for line in lines if line.startswith(field)))
 
 
 def peaks(rows: int, classes: int, threads: int) -> dict[str, Any]:
