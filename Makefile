@@ -57,7 +57,7 @@ chromium:
 	  && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; } \
 	  || echo "chromium is missing and cannot be installed here; the browser tests will say so"
 
-# The CPU build of torch is taken when no torch is there: a plain install may bring several GB of CUDA.
+# A plain install of torch may bring several GB of CUDA; to avoid that, install its CPU build into .venv first.
 $(VENV)/use.stamp: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -c "import torch" 2>/dev/null || $(BIN)/pip install -q torch==2.13.0

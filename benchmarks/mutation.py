@@ -110,6 +110,7 @@ def main() -> None:
         folder = ROOT / "src" / "steelyard" / "optim" / method
         every = [(name, *mutant) for name in CORES[method] for mutant in mutants((folder / name).read_text())]
         drawn = random.Random(0).sample(every, min(arguments.sample, len(every)))
+        assert survives(method, CORES[method][0], (folder / CORES[method][0]).read_text()), "the tests fail unmutated"
         with ThreadPoolExecutor(arguments.jobs) as pool:
             names, _, sources = zip(*drawn, strict=True)
             alive = list(pool.map(survives, [method] * len(drawn), names, sources))

@@ -18,10 +18,6 @@ class InputError(SteelyardError, ValueError):
     exit_code = 2
 
 
-class NoEffectError(SteelyardError):
-    """A method was applied with a setting that changes nothing where a change was asked for."""
-
-
 class NoEffectWarning(UserWarning):
     """A method does nothing here, which its user may not have meant."""
 

@@ -162,6 +162,13 @@ def test_without_a_declared_worst_value_the_worst_seen_is_taken():
     assert lost.differences[0] == 2.0 - 7.0
 
 
+def test_a_failed_cell_never_speaks_for_a_claim_that_its_arm_is_worse():
+    lost = judged(
+        claim(direction="lower", versus=0.5), rows("ours", [0.2, 0.3] + [0.25] * 10, failed={0}) + rows("x", [0.9] * 12)
+    )[0]
+    assert lost.differences[0] == pytest.approx(0.5 - 0.9)  # the worst accuracy, 0.1, would have been for the claim
+
+
 def test_all_equal_is_said_and_all_zero_is_inconclusive():
     same = judged(claim(), rows("ours", [0.5] * 6) + rows("theirs", [0.5] * 6))[0]
     assert same.outcome is Outcome.INCONCLUSIVE

@@ -19,7 +19,7 @@ from steelyard.bench.plan import make_plan
 from steelyard.bench.store import Store
 from steelyard.bench.worker import Worker
 from steelyard.contracts import Measured
-from steelyard.errors import NoEffectError
+from steelyard.errors import DataMissingError
 from toys.coin import bench as coin
 from toys.tools import alive, cells, environment, planned, until
 
@@ -62,7 +62,7 @@ def test_a_cell(tmp_path):
         (RuntimeError("[enforce fail] can't allocate memory: you tried"), "out of memory: the cell's limit", False),
         (RuntimeError("shapes differ"), "RuntimeError: shapes differ", False),
         (KeyError("x"), "KeyError: 'x'", False),
-        (NoEffectError("this does nothing"), "this does nothing", False),
+        (DataMissingError("this does nothing"), "this does nothing", False),
         (cell_module.InputError("momentum: too large"), "momentum: too large", True),
     ],
 )

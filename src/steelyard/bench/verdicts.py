@@ -87,7 +87,7 @@ def _judge_task(claim: Claim, metric: Metric, task: str, rows: Sequence[Row]) ->
     """Return the verdict on one task, or None when no cell there records the metric."""
     if not any(metric.name in row.metrics for row in rows if row.arm == claim.arm):
         return None
-    ours, lost_ours, cells_ours = arm_values(claim.arm, metric, rows)
+    ours, lost_ours, cells_ours = arm_values(claim.arm, _against(claim, metric), rows)
     if isinstance(claim.versus, str):
         theirs, lost_theirs, cells_theirs = arm_values(claim.versus, metric, rows)
     else:
@@ -103,6 +103,17 @@ def _judge_task(claim: Claim, metric: Metric, task: str, rows: Sequence[Row]) ->
     if claim.scale == "log_ratio" and any(a <= 0 or b <= 0 for a, b in pairs):
         return _inconclusive(blank, "a ratio of values that are not above 0 has no logarithm")
     return _from_pairs(blank, claim, pairs)
+
+
+def _against(claim: Claim, metric: Metric) -> Metric:
+    """Return ``metric`` so that a failed cell of the claimed arm counts against the claim.
+
+    Where the claim says that an arm is worse (plain training spikes), the metric's worst value would speak for it;
+    there the other end of what was seen is taken.
+    """
+    if claim.direction == metric.better:
+        return metric
+    return metric.model_copy(update={"better": claim.direction, "worst": None})
 
 
 def arm_values(arm: str, metric: Metric, rows: Sequence[Row]) -> tuple[dict[int, float], int, int]:

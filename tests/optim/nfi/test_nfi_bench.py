@@ -91,7 +91,7 @@ def test_other_tasks_run():
     minibatch = bench.BENCH.task("digits_minibatch")
     measured = bench.run(cell("f32", minibatch, steps=30, samples=500, batch=64))
     assert measured.steps == 30
-    assert "batches" in measured.notes
+    assert not {"spikes", "peak_loss"} & set(measured.metrics)  # of a batch's own loss they say nothing
     division = bench.BENCH.task("division")
     arrays = division.load()
     a, b = arrays["features"][:, :97].argmax(1), arrays["features"][:, 97:].argmax(1)

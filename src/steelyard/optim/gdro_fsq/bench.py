@@ -37,7 +37,7 @@ CONVEX = (
     Arm(name="fsq_single", label="FSQ, anchor's gradient only", role="ablation", config={"gradient": "single"}),
     Arm(name="fsq_auto", label="FSQ, exploration at r = 1 only", role="ablation", config={"mode": "auto"}),
     Arm(name="fsq_theory", label="FSQ at c = 1 and the true G", role="ablation", config={"lipschitz": "max"}),
-    Arm(name="fixed_r", label="FSQ at fixed r = 1, 2, 5, 10, m", role="ablation"),
+    Arm(name="fixed_r", label="FSQ at fixed r (its gap: r = m, twice the samples)", role="ablation"),
     Arm(name="one_per_round", label="1 query per round (Zhang)", role="baseline"),
     Arm(name="soma_exp3", label="GDRO-EXP3 (Soma)", role="baseline"),
     Arm(name="soma_tinf", label="GDRO-TINF (Soma)", role="baseline"),
@@ -323,7 +323,6 @@ TASKS = (
     Task("mnist_mlp", "MNIST by class, network", problems.mnist_by_class, MNIST, dataset="mnist_t10k"),
 )
 
-CONVEX_TASKS = ("digits", "synthetic", "synthetic_hard", "adult", "mnist")
 TORCH_ARMS = tuple(arm.name for arm in TORCH)
 TUNED_ARMS = tuple(arm.name for arm in (*CONVEX, *TORCH) if arm.name not in UNTUNED)
 QUICK = {"rounds": 1000, "sweep_samples": 5000, "steps": 300}

@@ -20,8 +20,6 @@ from steelyard.optim.greedy_momentum.core import Floats, Memory, Rule
 from steelyard.optim.greedy_momentum.greedy import check_at_least_zero
 from steelyard.optim.greedy_momentum.torch_optim import GreedyAdamW, GreedySGD
 
-SWEEP = (0.5, 0.8, 0.9, 0.95, 0.99)  # the usual candidates of a manual sweep
-
 
 class _Random:
     """Draws the candidate instead of scoring it: the floor, at the same cost in buffers."""
@@ -266,7 +264,8 @@ class SGDF(_Momentum):
             s.mul_(second).addcmul_(deviation, deviation, value=1 - second)
             mean = m / (1 - first**t)
             innovation = g - mean
-            spread = s / (1 - second**t)
+            # s overstates the variance of the mean by the filter's gain, which the authors' code takes out
+            spread = s * (1 - first) * (1 - first ** (2 * t)) / ((1 + first) * (1 - second**t))
             gain = spread / (spread + innovation.square() + group["eps"])
             p.sub_(mean + gain ** group["gamma"] * innovation, alpha=group["lr"])
 

@@ -122,7 +122,7 @@ def own_randomness(generator: torch.Generator) -> Iterator[None]:
     """Set torch's global CPU generator to the state of ``generator`` and restore it afterwards.
 
     The user's model and loaders draw from the global generator; there is no other way to give every arm the same
-    weights, batches and dropout.
+    weights, batches and dropout. Draws from numpy's or Python's generators are not covered.
     """
     with torch.random.fork_rng(devices=[]):
         torch.random.set_rng_state(generator.get_state())

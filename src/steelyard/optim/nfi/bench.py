@@ -219,9 +219,8 @@ def run(cell: CellInput, loss: Loss | None = None) -> Measured:
     accuracy = float((predicted == labels[samples:]).double().mean())
     measured = _measure(config, np.concatenate(course.parts), course.broken, accuracy, 1.0 / classes)
     if 0 < int(cell.params["batch"]) < samples:
-        measured.notes["batches"] = (
-            "loss, spikes and growth are the batch's own: one hard sample in it can look a spike"
-        )
+        for name in ("spikes", "peak_loss"):  # of the batch's own loss: one hard sample in it looks like a spike
+            measured.metrics.pop(name)
     return measured
 
 
