@@ -63,6 +63,11 @@ def execute(spec: dict[str, Any], load: LoadArrays) -> dict[str, Any]:
         return {"error": traceback.format_exc(limit=-8), "final": False}
 
 
+def to_bytes(result: dict[str, Any]) -> bytes:
+    """Return ``result`` as JSON; characters that no file can hold (half a pair, of a damaged name) become "?"."""
+    return json.dumps(result, ensure_ascii=False).encode("utf-8", "replace")
+
+
 def _limit_memory(megabytes: int) -> None:
     """Cap the address space at what is mapped now plus ``megabytes``; CUDA maps far more than it uses, so not there."""
     torch = sys.modules.get("torch")
@@ -140,8 +145,8 @@ def main() -> int:
     os.dup2(2, 1)  # what a cell prints must not mix with its result
     with Store(request["store"], create=False) as store:
         result = execute(request["spec"], lambda name: load_arrays(store, name))
-    with os.fdopen(answer, "w") as out:
-        out.write(json.dumps(result))
+    with os.fdopen(answer, "wb") as out:
+        out.write(to_bytes(result))
     return 0
 
 

@@ -12,6 +12,7 @@ from steelyard.bench.store import Store
 from steelyard.bench.verdicts import judge
 from steelyard.card import Claim
 from steelyard.contracts import Arm, Derive, Metric, Trace
+from steelyard.errors import InputError
 
 
 def read_results(store: Store, weighing: str) -> Results:
@@ -70,7 +71,7 @@ def with_derived(rows: Sequence[Row], arms: Sequence[Arm], derive: Derive | None
     extended: list[Row] = []
     for (task, seed), group in groups.items():
         done = {name: row.metrics for name, row in group.items() if row.state == "done"}
-        extra = derive({name: {k: v for k, v in values.items() if v is not None} for name, values in done.items()})
+        extra = _derived(derive, done, f"task {task}, seed {seed}")
         for name, row in group.items():
             more = extra.get(name, {}) if name in done else {}
             extended.append(row.model_copy(update={"metrics": {**row.metrics, **more}}))
@@ -80,6 +81,19 @@ def with_derived(rows: Sequence[Row], arms: Sequence[Arm], derive: Derive | None
             if name not in group and name in names
         ]
     return extended
+
+
+def _derived(derive: Derive, done: Mapping[str, Mapping[str, float | None]], where: str) -> Mapping[str, Any]:
+    """Return what ``derive`` makes of finished cells; it may add to what was measured, never replace it."""
+    try:
+        extra = derive({name: {k: v for k, v in values.items() if v is not None} for name, values in done.items()})
+    except Exception as error:  # a bench of the user's own may raise anything
+        raise InputError(f"the bench's derive function failed on {where} ({type(error).__name__}: {error})") from error
+    for name, values in extra.items():
+        replaced = sorted(set(values) & set(done.get(name, ())))
+        if replaced:
+            raise InputError(f"the bench's derive function replaces what arm {name} measured ({where}): {replaced[0]}")
+    return extra
 
 
 class StoreSource:

@@ -40,15 +40,41 @@ class Child:
     def __init__(self, pid: int, pipe: int, folder: str) -> None:
         self.pid, self.pipe, self.folder = pid, pipe, folder
         self.answer = bytearray()
+        self._closed = False
+        self._status: int | None = None
         os.set_blocking(pipe, False)
 
     def read(self, wait: float) -> bool:
-        """Read what has come within ``wait`` seconds; False at the end of the answer."""
-        if select.select([self.pipe], [], [], wait)[0]:
+        """Read what has come within ``wait`` seconds; False once the process has ended and its answer is read.
+
+        The pipe's end alone says nothing: a process that the cell left behind holds it open, a cell that closes it
+        may go on.
+        """
+        if not self._closed and select.select([self.pipe], [], [], wait)[0] and self._take():
+            return True
+        if not self._ended():
+            if self._closed:
+                time.sleep(0.001)
+            return True
+        while self._take():
+            pass
+        return False
+
+    def _take(self) -> bool:
+        """Read one piece; False when there is none for now."""
+        try:
             chunk = os.read(self.pipe, 1 << 16)
-            self.answer += chunk
-            return bool(chunk)
-        return True
+        except BlockingIOError:
+            return False
+        self._closed = not chunk
+        self.answer += chunk
+        return bool(chunk)
+
+    def _ended(self) -> bool:
+        if self._status is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self._status = status if pid else None
+        return self._status is not None
 
     def rss_mb(self) -> float:
         """Return the resident memory of the process, 0 when it is gone."""
@@ -61,19 +87,25 @@ class Child:
         """Kill the process and what it started."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
+        if self._status is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
 
     def reap(self) -> int:
-        """Wait for the process; return its exit code, negative for a signal."""
-        _, status = os.waitpid(self.pid, 0)
+        """Wait for the process and kill what it left behind; return its exit code, negative for a signal."""
+        if self._status is None:
+            _, self._status = os.waitpid(self.pid, 0)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
         os.close(self.pipe)
-        return os.waitstatus_to_exitcode(status)
+        return os.waitstatus_to_exitcode(self._status)
 
     def printed(self, most: int = 2000) -> str:
         """Return the end of what the cell printed."""
         try:
-            return Path(self.folder, "printed.txt").read_bytes()[-most:].decode(errors="replace").strip()
+            with open(Path(self.folder, "printed.txt"), "rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - most))
+                return file.read().decode(errors="replace").strip()
         except OSError:
             return ""
 
@@ -176,7 +208,7 @@ class Worker:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             _send_output_to(Path(folder, "printed.txt"))
             cell.isolate(folder)
-            answer = json.dumps(cell.execute(spec, self._blobs.__getitem__)).encode()
+            answer = cell.to_bytes(cell.execute(spec, self._blobs.__getitem__))
             with os.fdopen(write_end, "wb") as pipe:
                 pipe.write(answer)
             code = 0
