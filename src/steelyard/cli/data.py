@@ -33,9 +33,10 @@ def list_(json: JsonOption = False) -> None:
         print_json(rows)
         return
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    table = Table(*rows[0], box=None, header_style="bold")
+    columns = [Column(name, no_wrap=name in ("name", "here")) for name in rows[0]]
+    table = Table(*columns, box=None, header_style="bold")
     for row in rows:
         table.add_row(*(str(value) for value in row.values()))
     Console(width=None if sys.stdout.isatty() else 160).print(table)

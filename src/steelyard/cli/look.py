@@ -16,7 +16,10 @@ from steelyard import catalog
 from steelyard.cli.command import Command, JsonOption, StoreOption, print_json, results_json
 from steelyard.errors import InputError
 
-OutputOption = Annotated[Path | None, typer.Option("--output", "-o", help="Where to write.")]
+PageOption = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Where to write. Default: the folder `reports` beside the store.")
+]
+RowsOption = Annotated[Path | None, typer.Option("--output", "-o", help="Where to write. Default: standard output.")]
 
 
 def list_methods(json: JsonOption = False) -> None:
@@ -25,9 +28,10 @@ def list_methods(json: JsonOption = False) -> None:
         print_json([row._asdict() for row in catalog.METHODS])
         return
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    table = Table("method", "room", "plugs into", "needs", "what it is", box=None, header_style="bold")
+    short = [Column(name, no_wrap=True) for name in ("method", "room", "plugs into", "needs")]
+    table = Table(*short, "what it is", box=None, header_style="bold")
     for row in catalog.METHODS:
         table.add_row(row.id, row.room, row.plugs_into, f"steelyard\\[{row.extra}]", row.summary)
     Console(width=None if sys.stdout.isatty() else 160).print(table)
@@ -53,7 +57,7 @@ def card(method: Annotated[str, typer.Argument(help="The method.")], json: JsonO
 
 def report(
     weighings: Annotated[list[str] | None, typer.Argument(help="Weighings. Default: the newest.")] = None,
-    output: OutputOption = None,
+    output: PageOption = None,
     store: StoreOption = None,
 ) -> None:
     """Write the HTML report of weighings that are in the store."""
@@ -96,7 +100,7 @@ class Format(StrEnum):
 def export(
     weighings: Annotated[list[str] | None, typer.Argument(help="Weighings. Default: the newest.")] = None,
     to: Annotated[Format, typer.Option("--to", help="csv: one line per cell and metric.")] = Format.JSON,
-    output: OutputOption = None,
+    output: RowsOption = None,
     store: StoreOption = None,
 ) -> None:
     """Export results for other tools."""

@@ -28,8 +28,12 @@ def weigh(
     data: Annotated[
         str | None, typer.Option("--data", help="Your own data: a table (CSV, Parquet, npz) or what the method takes.")
     ] = None,
-    arms: Annotated[str | None, typer.Option("--arms", help="Comma-separated arms to run. Default: all.")] = None,
-    seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="Number of seeds.")] = None,
+    arms: Annotated[
+        str | None, typer.Option("--arms", help="Arms to run, as a,b; a wrong one lists all. Default: all.")
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option("--seeds", min=1, help="Number of seeds. Default: the profile's; one decides nothing.")
+    ] = None,
     jobs: JobsOption = None,
     store: StoreOption = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to write the HTML report.")] = None,

@@ -18,6 +18,7 @@ from steelyard.report.summary import (
 )
 
 WIDTH = 120
+UNITS = {"cpu_s": "cpu s", "wall_s": "wall s", "rss_mb": "memory MB", "steps": "steps"}  # heads of the cost column
 MARKS = {
     Outcome.BORNE_OUT: "+ ",
     Outcome.DIRECTION_ONLY: "> ",
@@ -52,11 +53,11 @@ def one_line(text: str) -> str:
 
 def _heading(results: Results) -> str:
     counts = count_states(results.rows)
-    seeds = len(results.seeds)
+    seeds = f"{len(results.seeds)} seed{'s' * (len(results.seeds) != 1)}"
     state = f"{counts['done']} of {counts['total']} cells done, {counts['failed']} failed"
     said = ", ".join(f"{count} {outcome}" for outcome, count in count_outcomes(results.verdicts))
     tail = said if results.finished else "not finished, so no verdicts yet"
-    heading = one_line(f"{results.method}, {results.profile} profile, {seeds} seeds: {state}. {tail}")
+    heading = one_line(f"{results.method}, {results.profile} profile, {seeds}: {state}. {tail}")
     return "\n".join(textwrap.wrap(heading, WIDTH)[:3])
 
 
@@ -72,7 +73,8 @@ def _task_lines(results: Results, task: TaskInfo) -> list[str]:
     metric = task_metric(results, task.name)
     unit = f", {metric.unit}" if metric.unit else ""
     title = one_line(f"{task.label}: {metric.label}{unit} ({metric.better} is better)")
-    head = f"  {'arm':<46} {'role':<9} {'mean':>10}  {'95 % interval':<24} {'n':>3} {'failed':>6}  {'cost':>10}"
+    cost = UNITS.get(results.cost, "cost")
+    head = f"  {'arm':<46} {'role':<9} {'mean':>10}  {'95 % interval':<24} {'n':>3} {'failed':>6}  {cost:>10}"
     rows = [_arm_line(item) for item in arm_summaries(results, task.name)]
     return [_clip(title, WIDTH), head, *rows, ""] if rows else []
 
