@@ -1,6 +1,8 @@
 """Commands that only look."""
 
 import json
+import subprocess
+import sys
 import urllib.error
 
 import pytest
@@ -114,3 +116,12 @@ def test_view_serves_the_store(steelyard, monkeypatch, tmp_path):
     code, _, _ = steelyard("view", "--store", "s.db", "--port", 0, "--open")
     assert code == 0
     assert served == [(("s.db",), {"port": 0, "open_browser": True})]
+
+
+def test_a_working_directory_that_is_gone(tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    program = f"import os; os.chdir({str(gone)!r}); os.rmdir({str(gone)!r}); from steelyard.cli.main import run; run()"
+    done = subprocess.run([sys.executable, "-P", "-c", program, "list"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "steelyard: the working directory has been removed; change to another one\n"

@@ -10,7 +10,7 @@ import typer
 
 import steelyard
 from steelyard.cli import data, look, weigh
-from steelyard.errors import SteelyardError
+from steelyard.errors import InputError, SteelyardError
 
 INTERRUPTED = 130
 
@@ -45,8 +45,13 @@ def _main(
 
 def run() -> None:
     """Run the command line; every error raised on purpose becomes one line and its exit code."""
-    if os.getcwd() not in sys.path:  # what a user's own module is found by; last, so that it hides nothing
-        sys.path.append(os.getcwd())
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:
+        typer.echo("steelyard: the working directory has been removed; change to another one", err=True)
+        sys.exit(InputError.exit_code)
+    if here not in sys.path:  # what a user's own module is found by; last, so that it hides nothing
+        sys.path.append(here)
     try:
         app()
     except SteelyardError as error:
