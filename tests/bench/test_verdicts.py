@@ -151,7 +151,9 @@ def test_a_seed_that_a_derived_arm_lacks_counts_as_failed():
 
 def test_a_constant_is_named_beside_the_figures():
     found = judged(claim(versus=0.85), rows("ours", OURS))[0]
-    assert "] against 0.85, bar +0, 6 seeds" in found.sentence
+    assert "0.907 [0.888, 0.925], must be above 0.85, 6 seeds" in found.sentence
+    below = judged(claim(versus=2.0, direction="lower", scale="log_ratio"), rows("ours", OURS))[0]
+    assert "0.907 [0.888, 0.925], must be below 2, 6 seeds" in below.sentence
 
 
 def test_without_a_declared_worst_value_the_worst_seen_is_taken():
@@ -187,6 +189,15 @@ def test_inconclusive_says_how_many_seeds_and_equivalence_that_it_is_wished_for(
     equal = judged(claim(kind="equivalence", margin=0.5), rows("ours", OURS) + rows("theirs", THEIRS))[0]
     assert equal.outcome is Outcome.NO_DIFFERENCE
     assert "asks for" in equal.note
+
+
+def test_an_equivalence_claim_that_is_false_is_reversed_and_never_borne_out():
+    false = claim(kind="equivalence", margin=0.01)
+    both = rows("ours", OURS) + rows("theirs", THEIRS)
+    assert judged(false, both)[0].outcome is Outcome.REVERSED
+    assert judged(false.model_copy(update={"direction": "lower"}), both)[0].outcome is Outcome.REVERSED
+    open_ = judged(claim(kind="equivalence", margin=0.1), both)[0]
+    assert open_.outcome is Outcome.INCONCLUSIVE
 
 
 def test_one_verdict_per_task_and_none_for_few_seeds_or_absent_arms():

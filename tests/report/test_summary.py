@@ -105,7 +105,18 @@ def test_what_rounding_leaves_of_a_zero_is_zero(small):
     verdict = next(v for v in small.verdicts if v.estimate is not None)
     claim = verdict.claim.model_copy(update={"versus": 2.5, "offset": 0.0, "scale": "difference"})
     zero = verdict.model_copy(update={"claim": claim, "estimate": -5.6e-17, "low": -0.115, "high": 0.115})
-    assert reading(zero).startswith("0 [−0.115, +0.115] against 2.50, bar ")
+    assert before_offset(zero)[:2] == ("0", "[−0.115, +0.115]")
+
+
+def test_against_a_constant_the_metric_itself_is_shown(small):
+    verdict = next(v for v in small.verdicts if v.estimate is not None)
+    below = verdict.claim.model_copy(
+        update={"versus": 2.5, "offset": 0.0, "margin": 0.0, "scale": "difference", "direction": "lower"}
+    )
+    shown = verdict.model_copy(update={"claim": below, "estimate": 2.0, "low": 1.0, "high": 3.0})
+    assert reading(shown).startswith("0.500 [−0.500, 1.50], must be below 2.50, ")
+    ratio = shown.model_copy(update={"claim": below.model_copy(update={"scale": "log_ratio"})})
+    assert reading(ratio).startswith(f"{2.5 * math.exp(-2):.3f} [")
 
 
 def test_reading_says_why_a_claim_is_open():

@@ -80,6 +80,7 @@ def make_plan(
         MissingExtraError: The method's extra is not installed.
         DataMissingError: A data set of the profile cannot be had.
     """
+    arms = arms.split(",") if isinstance(arms, str) else arms
     spec, source = catalog.load_bench(method), source_hash(method)
     chosen = _profile(spec, profile)
     settings: dict[str, Any] = {}
@@ -146,7 +147,13 @@ def _user_task(spec: BenchSpec, data: Any, options: Mapping[str, Any]) -> tuple[
             raise InputError(f"{spec.method} takes no option beside the data, got: {', '.join(options)}")
     else:
         settings = validate(spec.options, options, f"{spec.method} on your own data").model_dump(mode="json")
-    return spec.user_task(data, **settings), settings
+    try:
+        return spec.user_task(data, **settings), settings
+    except SteelyardError:
+        raise
+    except Exception as error:  # the user's own model or loader may raise anything
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        raise InputError(f"your own data or model failed before anything was run ({said})") from error
 
 
 def validate(model: type[BaseModel], values: Mapping[str, Any], what: str) -> BaseModel:

@@ -70,7 +70,7 @@ def _judge_claim(
         shared = [task for task in shared if task in claim.tasks]
     judged = [_judge_task(claim, metric, task, [row for row in rows if row.task == task]) for task in shared]
     found = [verdict for verdict in judged if verdict is not None]
-    return found or [_not_testable(claim, "its arms or tasks are not part of this profile")]
+    return found or [_not_testable(claim, "its arms or tasks were not run; see --full, and what --arms left out")]
 
 
 def _not_testable(claim: Claim, note: str) -> Verdict:
@@ -154,6 +154,9 @@ def _from_pairs(blank: dict[str, object], claim: Claim, pairs: Sequence[tuple[fl
     differences = [seed_value(claim, a, b) - claim.offset for a, b in pairs]
     estimate, low, high = stats.paired_interval(differences)
     outcome = verdict(low, high, claim.margin)
+    if claim.kind == "equivalence" and outcome is not Outcome.NO_DIFFERENCE:
+        outside = low > claim.margin or high < -claim.margin
+        outcome = Outcome.REVERSED if outside else Outcome.INCONCLUSIVE
     needed = None
     if outcome is Outcome.INCONCLUSIVE and len(differences) > 1:
         needed = stats.seeds_needed(differences, claim.margin)
@@ -191,13 +194,27 @@ def _sentence(
     head = f"{outcome} (about {needed} seeds needed)" if needed is not None else str(outcome)
     estimate, low, high = (value + claim.offset for value in interval)
     bar = claim.offset + claim.margin
-    against = "" if isinstance(claim.versus, str) else f" against {claim.versus:g}"
-    if claim.scale == "log_ratio":
-        figures = f"ratio {_exp(estimate):.3g} [{_exp(low):.3g}, {_exp(high):.3g}]{against}, bar {_exp(bar):.3g}"
+    if not isinstance(claim.versus, str):
+        (least, most), side = sorted((of_metric(claim, low), of_metric(claim, high))), _SIDE[claim.direction]
+        figures = (
+            f"{of_metric(claim, estimate):.3g} [{least:.3g}, {most:.3g}], must be {side} {of_metric(claim, bar):.3g}"
+        )
+    elif claim.scale == "log_ratio":
+        figures = f"ratio {_exp(estimate):.3g} [{_exp(low):.3g}, {_exp(high):.3g}], bar {_exp(bar):.3g}"
     else:
-        figures = f"{estimate:+.3g} [{low:+.3g}, {high:+.3g}]{against}, bar {bar:+.3g}"
+        figures = f"{estimate:+.3g} [{low:+.3g}, {high:+.3g}], bar {bar:+.3g}"
     tail = f"; {note}" if note else ""
     return f"{head}: {claim.text} [{task}: {figures}, {pairs} seeds{tail}]"
+
+
+_SIDE = {"higher": "above", "lower": "below"}
+
+
+def of_metric(claim: Claim, value: float) -> float:
+    """Return the metric that a difference from (or log-ratio to) the claim's constant stands for."""
+    assert not isinstance(claim.versus, str)
+    sign = 1 if claim.direction == "higher" else -1
+    return claim.versus * _exp(sign * value) if claim.scale == "log_ratio" else claim.versus + sign * value
 
 
 def _exp(value: float) -> float:

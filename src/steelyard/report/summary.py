@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from steelyard.bench.results import Outcome, Results, Row, Verdict
 from steelyard.bench.stats import Interval, iqm_interval, paired_interval
-from steelyard.bench.verdicts import arm_values as values_by_seed  # the rule by which a failed cell counts as the worst
+from steelyard.bench.verdicts import arm_values as values_by_seed  # how a failed cell counts as the worst
+from steelyard.bench.verdicts import of_metric
 from steelyard.contracts import Arm, Metric
 
 STATES = ("done", "failed", "running", "waiting")
@@ -208,16 +209,29 @@ def reading(verdict: Verdict) -> str:
     """Return the figures behind a verdict in one line: estimate, interval, bar, seeds, and what qualifies them."""
     parts = []
     if verdict.estimate is not None:
-        estimate, interval, bar = before_offset(verdict)
-        kind = "ratio " if verdict.claim.scale == "log_ratio" else ""
-        versus = verdict.claim.versus
-        against = "" if isinstance(versus, str) else f" against {number(versus)}"
-        parts.append(f"{kind}{estimate} {interval}{against}, bar {bar}, {len(verdict.differences)} seeds")
+        parts.append(f"{_figures(verdict)}, {len(verdict.differences)} seeds")
     if verdict.seeds_needed is not None:
         parts.append(f"about {verdict.seeds_needed} seeds needed")
     if verdict.failed_cells and "failed" not in verdict.note:
         parts.append(f"{verdict.failed_cells} of {verdict.cells} cells failed")
     return "; ".join([*parts, verdict.note] if verdict.note else parts)
+
+
+def _figures(verdict: Verdict) -> str:
+    """Return estimate, interval and bar: of the difference or ratio of two arms, or of the metric for a constant."""
+    claim = verdict.claim
+    if isinstance(claim.versus, str):
+        estimate, interval, bar = before_offset(verdict)
+        return f"{'ratio ' if claim.scale == 'log_ratio' else ''}{estimate} {interval}, bar {bar}"
+    infinite = (-math.inf, math.inf)
+    low, high = (
+        of_metric(claim, (end if value is None else value) + claim.offset)
+        for value, end in zip((verdict.low, verdict.high), infinite, strict=True)
+    )
+    estimate = number(of_metric(claim, (verdict.estimate or 0.0) + claim.offset))
+    side = "above" if claim.direction == "higher" else "below"
+    bar = number(of_metric(claim, claim.offset + claim.margin))
+    return f"{estimate} [{number(min(low, high))}, {number(max(low, high))}], must be {side} {bar}"
 
 
 def _exp(value: float | None) -> float | None:

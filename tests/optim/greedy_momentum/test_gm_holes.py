@@ -127,3 +127,22 @@ def test_groups_share_one_memory_whichever_has_gradients():
     optimizer.step()
     J = 0.75 * J + 0.25 * (1 + 2 * np.array([0.5, 0.9]))
     assert optimizer.alignment.tolist() == pytest.approx(J)
+
+
+@pytest.mark.parametrize("corrected", [True, False])
+def test_each_tensor_keeps_its_own_count_and_the_update_is_torchs(corrected):
+    a, b = (torch.ones(2, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    optimizer = GreedyAdamW([a, b], 0.1, (0.5, 0.9), 0.9, 1e-3, 0.1, bias_corrected_score=corrected)
+    count, m, v, x = 0, {0.5: 0.0, 0.9: 0.0}, 0.0, 1.0
+    for step, g in enumerate((1.0, 3.0, 2.0, 2.0)):
+        a.grad = torch.full_like(a, 1.0)
+        b.grad = None if step == 0 else torch.full_like(b, g)  # b starts one step later
+        optimizer.step()
+        if step == 0:
+            continue
+        count += 1
+        chosen = optimizer.last_choice.value
+        m, v = {beta: beta * old + (1 - beta) * g for beta, old in m.items()}, 0.9 * v + 0.1 * g * g
+        x *= 1 - 0.1 * 0.1
+        x -= 0.1 * m[chosen] / (1 - chosen**count) / (math.sqrt(v / (1 - 0.9**count)) + 1e-3)
+        assert b.tolist() == pytest.approx([x, x], rel=1e-12)

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from steelyard.optim import NFIMonitor
+from steelyard.optim import NFIMonitor, center_head_
+from steelyard.optim.nfi.monitor import AlarmRule
 
 
 def record_of(weight, x, y, make=torch.optim.SGD, lr=0.5, **more):
@@ -84,3 +85,58 @@ def test_eps_bounds_the_effective_rate():
     x = torch.tensor([[1.0, 0.0]])  # the second weight has no gradient
     _, _, record = record_of(torch.eye(2), x, torch.tensor([1]), torch.optim.Adam, 0.01)
     assert record.effective_lr == pytest.approx(0.01 / 1e-8, rel=1e-6)
+
+
+def test_norm_of_the_mean_row():
+    _, _, record = record_of(torch.tensor([[3.0, 0.0], [3.0, 0.0]]), torch.eye(2), torch.arange(2), lr=0.0)
+    assert record.w_norm == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize(
+    ("signs", "active"),
+    [((0.6, -0.6, 3.0), True), ((0.4, -0.6, 3.0), False), ((0.6, -0.4, 3.0), False), ((0.6, -0.6, 1.0), False)],
+)
+def test_inflation_needs_all_three_signs(signs, active):
+    assert AlarmRule().active(*signs) is active
+
+
+def test_an_update_is_compared_with_the_median_of_the_window():
+    head = nn.Linear(2, 2, bias=False)
+    optimizer = torch.optim.SGD(head.parameters(), lr=1.0)
+    with NFIMonitor(head, optimizer) as monitor:
+        for size in (1.0, 1.0, 100.0, 5.0):
+            functional.cross_entropy(head(torch.eye(2)), torch.arange(2)).backward()
+            head.weight.grad = torch.tensor([[size, 0.0], [0.0, 0.0]])
+            optimizer.step()
+    assert monitor.history[-1].update_ratio == pytest.approx(5.0, rel=1e-4)
+
+
+def test_half_precision_features_are_summed_in_float32():
+    head = nn.Linear(2, 2, bias=False).half()
+    optimizer = torch.optim.SGD(head.parameters(), lr=0.0)
+    x = torch.full((400, 2), 300.0, dtype=torch.float16)  # their sum is above float16's range
+    with NFIMonitor(head, optimizer) as monitor:
+        functional.cross_entropy(head(x), torch.arange(400) % 2).backward()
+        optimizer.step()
+    assert monitor.history[-1].mu_norm == pytest.approx(300 * math.sqrt(2))
+
+
+def test_a_wrapped_optimizer_is_watched_where_the_step_is_taken():
+    class Wrapper:
+        def __init__(self, optimizer):
+            self.optimizer = optimizer
+
+    head = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(head.parameters(), lr=0.1)
+    with NFIMonitor(head, Wrapper(optimizer)) as monitor:
+        functional.cross_entropy(head(torch.eye(2)), torch.arange(2)).backward()
+        optimizer.step()
+    assert len(monitor.history) == 1
+
+
+def test_centering_averages_half_precision_in_float32():
+    head = nn.Linear(1, 4, bias=False).half()
+    with torch.no_grad():
+        head.weight.copy_(torch.tensor([[60_000.0], [60_000.0], [0.0], [0.0]]))  # the sum is above float16's range
+    center_head_(head)
+    assert head.weight.flatten().tolist() == [30_000.0, 30_000.0, -30_000.0, -30_000.0]
