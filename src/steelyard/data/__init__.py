@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from steelyard.data.cache import Located, Progress, find_local, locate, state_of
+from steelyard.data.cache import Located, find_local, locate, state_of
 from steelyard.data.census import adult
 from steelyard.data.embedded import breast_cancer, digits
 from steelyard.data.encode import Encoded, encode_features
 from steelyard.data.images import mnist_t10k
-from steelyard.data.registry import DATASETS, Dataset, Origin, lookup
-from steelyard.data.tables import Table, read_table
+from steelyard.data.registry import DATASETS, Dataset, Origin, Progress, lookup
+from steelyard.data.table import Table
+from steelyard.data.tables import read_table
 from steelyard.errors import DataMissingError
 
 __all__ = [

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.lib.format as npy
 import numpy.typing as npt
 
-from steelyard.data.tables import Table, from_columns
+from steelyard.data.table import Table, from_columns
 from steelyard.errors import InputError
 from steelyard.extras import require
 

@@ -10,19 +10,12 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from steelyard.data.registry import Dataset, Origin, RemoteFile, lookup
+from steelyard.data.registry import CACHE_VARIABLE, MIRROR_VARIABLE, Dataset, Origin, Progress, RemoteFile, lookup
 from steelyard.errors import ChecksumError, DataMissingError, InputError, SteelyardError
-
-Progress = Callable[[str, int, int], None]
-"""Called with (file name, bytes done, bytes in all) while a file is downloaded."""
-
-MIRROR_VARIABLE = "STEELYARD_DATA_MIRROR"
-CACHE_VARIABLE = "STEELYARD_DATA"
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from steelyard.data.cache import Progress, locate
+from steelyard.data.cache import locate
 from steelyard.data.columns import MAX_TABLE_BYTES
 from steelyard.data.csvfile import parse_csv
 from steelyard.data.limits import gunzip
-from steelyard.data.tables import Table
+from steelyard.data.registry import Progress
+from steelyard.data.table import Table
 
 COLUMNS = (
     "age",

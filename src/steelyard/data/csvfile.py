@@ -11,7 +11,7 @@ import numpy as np
 
 from steelyard.data.columns import Where, from_cells
 from steelyard.data.limits import gunzip
-from steelyard.data.tables import Table
+from steelyard.data.table import Table
 from steelyard.errors import InputError
 
 _SEPARATORS = ",\t;|"  # the first wins a tie

@@ -16,8 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
-from steelyard.data.cache import CACHE_VARIABLE, MIRROR_VARIABLE, Progress
-from steelyard.data.registry import RemoteFile
+from steelyard.data.registry import CACHE_VARIABLE, MIRROR_VARIABLE, Progress, RemoteFile
 from steelyard.errors import ChecksumError, DataMissingError
 
 _CHUNK = 1 << 16

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from steelyard.data.tables import Table
+from steelyard.data.table import Table
 from steelyard.extras import require
 
 

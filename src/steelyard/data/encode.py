@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from steelyard.data.columns import MAX_TABLE_BYTES
-from steelyard.data.tables import Table
+from steelyard.data.table import Table
 from steelyard.errors import InputError
 
 MAX_CATEGORIES = 1000

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from steelyard.data.cache import Progress, locate
+from steelyard.data.cache import locate
 from steelyard.data.limits import gunzip
+from steelyard.data.registry import Progress
 from steelyard.errors import InputError
 
 _UNSIGNED_BYTE = 0x08

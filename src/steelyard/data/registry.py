@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,6 +10,12 @@ from steelyard.errors import InputError, did_you_mean
 
 Origin = Literal["embedded", "mirror", "cache", "absent", "damaged"]
 """Where a data set lies: inside a package, in the mirror folder, in the cache, nowhere here, or here but spoilt."""
+
+Progress = Callable[[str, int, int], None]
+"""Called with (file name, bytes done, bytes in all) while a file is downloaded."""
+
+MIRROR_VARIABLE = "STEELYARD_DATA_MIRROR"
+CACHE_VARIABLE = "STEELYARD_DATA"
 
 _GITHUB_RAW = "https://raw.githubusercontent.com"
 
