@@ -126,6 +126,15 @@ def column(values: tuple[float, ...], dtype: torch.dtype, dimensions: int) -> Te
     return torch.tensor(values, dtype=dtype).view(-1, *[1] * (dimensions - 1))
 
 
+def scale_(tensors: list[Tensor], factor: float) -> None:
+    """Multiply by a number in place; on the CPU ``_foreach_mul_`` would round it to the tensors' dtype first."""
+    if on_accelerator(tensors):
+        torch._foreach_mul_(tensors, factor)
+        return
+    for tensor in tensors:
+        tensor.mul_(factor)
+
+
 def cut(tensor: Tensor, span: slice | None) -> Tensor:
     """Return the span of the flat ``tensor``."""
     return tensor if span is None else tensor.view(-1)[span]
@@ -216,6 +225,18 @@ class Greedy(Optimizer, ABC):
     _averaged: ClassVar[bool]  # buffers are running averages (Adam), not accumulators (SGD)
     _warned = False
     _reduce: Callable[[Tensor], object] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what copies and pickles keep: torch's own forgets ``reduce``, and ranks would drift apart unseen."""
+        return {**super().__getstate__(), "_reduce": self._reduce}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take up a state that this class returned; InputError for one of torch's own optimizers."""
+        if any("rule" not in group or "memory" not in group for group in state_dict["param_groups"]):
+            raise InputError(
+                f"state_dict was not made by {type(self).__name__}: it holds no candidates; start with a fresh state."
+            )
+        super().load_state_dict(state_dict)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters; under selection="per_param" it may bring candidates of its own."""

@@ -39,6 +39,7 @@ from steelyard.optim.greedy_momentum.greedy import (
     in_sample,
     inner_products,
     rounds_like_numbers,
+    scale_,
     stored,
     weighs,
 )
@@ -192,7 +193,7 @@ def _accumulate(stacks: list[Tensor], values: tuple[float, ...], entering: list[
         torch._foreach_add_(stacks, entering)
         return
     for m, buffers in zip(values, zip(*(stack.unbind(0) for stack in stacks), strict=True), strict=True):
-        torch._foreach_mul_(buffers, m)
+        scale_(list(buffers), m)
         torch._foreach_add_(buffers, entering)
 
 
@@ -320,7 +321,7 @@ class GreedyAdamW(Greedy):
         values = stored(group["candidates"], rule)
         steps = np.array([self._begin(p, len(values)) for p in params])
         if group["decoupled_weight_decay"] and group["weight_decay"] != 0:
-            torch._foreach_mul_(params, 1 - float(group["lr"]) * group["weight_decay"])
+            scale_(params, 1 - float(group["lr"]) * group["weight_decay"])
         dots, w_sums = Tally(), Tally()
         denominators: list[Tensor] = []
         for block in blocks(group, params):
@@ -347,7 +348,7 @@ class GreedyAdamW(Greedy):
         stacks = [cut_each(self.state[p]["exp_avgs"], span) for _, p, span in block]
         squares = [cut(self.state[p]["exp_avg_sq"], span) for _, p, span in block]
         beta2 = group["betas"][1]
-        torch._foreach_mul_(squares, beta2)
+        scale_(squares, beta2)
         torch._foreach_addcmul_(squares, entering, entering, 1 - beta2)
         denominators = _denominators(squares, group, steps[[row for row, _, _ in block]] * rule.bias_corrected_score)
         inverses = torch._foreach_reciprocal(denominators)

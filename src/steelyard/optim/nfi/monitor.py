@@ -108,6 +108,10 @@ class _Batch:
     def add(self, features: Tensor, gradient: Tensor, mean: bool, scale: float) -> None:
         h = features.reshape(-1, features.shape[-1]).to(_statistics_dtype(features))
         g = gradient.reshape(-1, gradient.shape[-1])
+        counted = (g != 0).any(-1)  # a row that the loss ignores has no gradient at all
+        h, g = h[counted], g[counted]
+        if not len(g):
+            return
         # Without labels: only the true class's entry is ever negative, so a row without one has lost it.
         lost = (g >= 0).all(-1) & (g > 0).any(-1)
         g = g.to(h.dtype)
@@ -181,7 +185,7 @@ class NFIMonitor:
         """Attach the hooks."""
         if self._handles:
             raise InputError("NFIMonitor is attached already; leave its context first.")
-        self._handles = [self.head.register_forward_hook(self._after_forward)]
+        self._handles = [self.head.register_forward_hook(self._after_forward, with_kwargs=True)]
         if self.optimizer is not None:
             self._handles.append(self.optimizer.register_step_pre_hook(self._before_step))
             self._handles.append(self.optimizer.register_step_post_hook(self._after_step))
@@ -215,10 +219,10 @@ class NFIMonitor:
     def _due(self) -> bool:
         return (self.step + 1) % self.every == 0
 
-    def _after_forward(self, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+    def _after_forward(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Tensor) -> None:
         if not output.requires_grad or (self.optimizer is not None and not self._due):
             return
-        features = inputs[0].detach()
+        features = (*inputs, *named.values())[0].detach()
         output.register_hook(  # type: ignore[no-untyped-call]
             lambda gradient: self._after_backward(features, gradient)
         )
@@ -229,6 +233,8 @@ class NFIMonitor:
             self.step += 1
             if self.step % self.every:
                 return
+        if callable(self._loss_scale) and not bool(gradient.isfinite().all()):
+            return  # the scaler skips this step, so no record would take the sums away
         scale = self._loss_scale() if callable(self._loss_scale) else self._loss_scale
         self._batch.add(features, gradient, self._mean, scale)
         if self.optimizer is None:
