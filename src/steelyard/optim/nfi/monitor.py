@@ -62,7 +62,8 @@ class NFIRecord:
 
     Attributes:
         step: Optimizer steps so far (backward passes without an optimizer).
-        sc_frac: Share of samples whose true-class gradient is exactly 0 beside a wrong-class one that is not.
+        sc_frac: Share of samples whose true-class gradient is exactly 0 beside a wrong-class one that is not, among the
+            rows that have any gradient (ignored rows, and rows that underflowed whole, are left out).
         zero_sum_defect: ||sum_i (sum_k g_ik) h_i||, 0 in exact arithmetic; times lr/K the drift of the mean row.
         eps: Mean wrong-class mass of a sample.
         w_norm: ||W_G||, norm of the classifier's mean row.
