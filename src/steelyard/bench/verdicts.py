@@ -195,7 +195,7 @@ def _sentence(
     estimate, low, high = (value + claim.offset for value in interval)
     bar = claim.offset + claim.margin
     if not isinstance(claim.versus, str):
-        (least, most), side = sorted((of_metric(claim, low), of_metric(claim, high))), _SIDE[claim.direction]
+        (least, most), side = sorted((of_metric(claim, low), of_metric(claim, high))), SIDE_OF_BAR[claim.direction]
         figures = (
             f"{of_metric(claim, estimate):.3g} [{least:.3g}, {most:.3g}], must be {side} {of_metric(claim, bar):.3g}"
         )
@@ -207,7 +207,7 @@ def _sentence(
     return f"{head}: {claim.text} [{task}: {figures}, {pairs} seeds{tail}]"
 
 
-_SIDE = {"higher": "above", "lower": "below"}
+SIDE_OF_BAR = {"higher": "above", "lower": "below"}
 
 
 def of_metric(claim: Claim, value: float) -> float:
