@@ -12,6 +12,7 @@ from steelyard.data.images import mnist_t10k
 from steelyard.data.registry import DATASETS, Dataset, Origin, Progress, lookup
 from steelyard.data.table import Table
 from steelyard.data.tables import read_table
+from steelyard.data.text import plain_wikitext, wikitext2
 from steelyard.errors import DataMissingError
 
 __all__ = [
@@ -30,7 +31,9 @@ __all__ = [
     "locate",
     "mnist_t10k",
     "path",
+    "plain_wikitext",
     "read_table",
+    "wikitext2",
 ]
 
 

@@ -122,6 +122,47 @@ def _mnist_t10k() -> Dataset:
     )
 
 
+def _stories260k() -> Dataset:
+    base = f"{_GITHUB_RAW}/DaveBben/esp32-llm/934dab4d242d259abd88678488ea3b62d4fca601/data"
+    model = Pin("b0a507e7ad0f626624f17112325e66691f9076d622e1d3274d103d00299f2696", 1_056_540)
+    tokenizer = Pin("037cb335abb25d1fa9e8ecae30ed2a3a8ace9302862ebcdc05d51a6bbb10c312", 6_227)
+    return Dataset(
+        name="stories260k",
+        title="stories260K: a genuine float32 Llama language model (dim 64, 5 layers, 8 heads, 4 kv heads, vocab 512) "
+        "with its tokenizer",
+        room="quant",
+        licence="MIT",
+        attribution="Andrej Karpathy, llama2.c / tinyllamas, MIT.",
+        rows=1,
+        files=(
+            RemoteFile("stories260K.bin", f"{base}/stories260K.bin", (model,)),
+            RemoteFile("tok512.bin", f"{base}/tok512.bin", (tokenizer,)),
+        ),
+        mirror=(MirrorFile("quant/stories260k/stories260K.bin"), MirrorFile("quant/stories260k/tok512.bin")),
+    )
+
+
+def _wikitext2() -> Dataset:
+    base = (
+        f"{_GITHUB_RAW}/pytorch/examples/77f55b912142e11fcfdf5b530231fb9c52f181e8/word_language_model/data/wikitext-2"
+    )
+    valid = Pin("f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8", 1_121_681)
+    test = Pin("d790b833ef8cf03a90db7bf1271b7520b83c45ce07ba3c1a9699df81e239eca0", 1_256_449)
+    return Dataset(
+        name="wikitext2",
+        title="WikiText-2 validation and test text",
+        room="quant",
+        licence="CC BY-SA 3.0",
+        attribution="Merity, Xiong, Bradbury, Socher (2016), WikiText-2; text by Wikipedia contributors, CC BY-SA 3.0.",
+        rows=8_118,
+        files=(
+            RemoteFile("valid.txt", f"{base}/valid.txt", (valid,)),
+            RemoteFile("test.txt", f"{base}/test.txt", (test,)),
+        ),
+        mirror=(MirrorFile("quant/wikitext2/valid.txt"), MirrorFile("quant/wikitext2/test.txt")),
+    )
+
+
 def _digits() -> Dataset:
     return Dataset(
         name="digits",
@@ -145,7 +186,8 @@ def _breast_cancer() -> Dataset:
 
 
 DATASETS: dict[str, Dataset] = {
-    dataset.name: dataset for dataset in (_adult(), _mnist_t10k(), _digits(), _breast_cancer())
+    dataset.name: dataset
+    for dataset in (_adult(), _mnist_t10k(), _stories260k(), _wikitext2(), _digits(), _breast_cancer())
 }
 
 
