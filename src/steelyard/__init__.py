@@ -19,7 +19,22 @@ _LAZY = {
     "Weighing": "steelyard.report.weighing",
     "check_method": "steelyard.checks",
 }
-_SUBPACKAGES = ("bench", "card", "catalog", "checks", "contracts", "data", "errors", "optim", "report", "rng", "timing")
+_SUBPACKAGES = (
+    "bench",
+    "card",
+    "catalog",
+    "checks",
+    "contracts",
+    "data",
+    "errors",
+    "models",
+    "nets",
+    "optim",
+    "quant",
+    "report",
+    "rng",
+    "timing",
+)
 
 __all__ = ["Weighing", "__version__", "check_method", "weigh"]
 

@@ -145,6 +145,7 @@ class BenchSpec:
     easy_task: str
     traces: tuple[Trace, ...] = ()
     cost: str = "cpu_s"  # metric on the x axis of the cost/quality scatter; "cpu_s" is recorded for every cell
+    resources: tuple[str, ...] = ()  # metrics that get a scatter of their own beside that of the cost (a Pareto plot)
     derive: Derive | None = None
     user_task: Callable[..., Task] | None = None
     options: type[BaseModel] | None = None

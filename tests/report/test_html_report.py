@@ -6,7 +6,7 @@ import pytest
 from builders import HOSTILE, gdro_plan, hostile, no_rows, unfinished, weighing
 
 from steelyard.errors import InputError, MissingExtraError
-from steelyard.report import html
+from steelyard.report import html, page
 from steelyard.report.clean import clean, tidy
 
 VOID = {"meta", "link", "br", "input", "use", "path", "rect", "circle"}
@@ -194,3 +194,14 @@ def test_tidy_reaches_keys_and_nested_values():
     row = tidy(hostile()).rows[0]
     assert all(len(value) <= 4100 for value in row.notes.values() if isinstance(value, str))
     assert HOSTILE in row.config
+
+
+def test_every_resource_gets_a_scatter_of_its_own_beside_the_cost(small):
+    resource = small.metrics[1].name
+    plain = page.method_page(small, "m1", 30)["scatters"]
+    with_resource = page.method_page(small.model_copy(update={"resources": (resource,)}), "m1", 30)["scatters"]
+    assert with_resource[: len(plain)] == plain
+    added = with_resource[len(plain) :]
+    assert {figure["label"] for figure in added} <= {figure["label"] for figure in plain}
+    assert added
+    assert all(small.metrics[1].label in figure["table"]["head"][1] for figure in added)

@@ -24,7 +24,14 @@ from steelyard.contracts import BenchSpec, Block, Profile, Task
 from steelyard.errors import InputError, SteelyardError, did_you_mean
 
 USER_SEEDS = 8  # on the user's own data
-_SHARED_SOURCES = ("card.py", "contracts.py", "rng.py", "timing.py", "data")  # what every cell's result depends on
+_SHARED_SOURCES = (
+    "card.py",
+    "contracts.py",
+    "rng.py",
+    "timing.py",
+    "data",
+    "models",
+)  # what every cell's result depends on
 
 
 @dataclass
@@ -258,6 +265,7 @@ def plan_record(
         "traces": [trace.model_dump(mode="json") for trace in spec.traces],
         "primary": spec.primary,
         "cost": spec.cost,
+        "resources": list(spec.resources),
         "card": catalog.load_card(spec.method).model_dump(mode="json"),
     }
 

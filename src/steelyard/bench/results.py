@@ -89,6 +89,7 @@ class Results(Frozen):
     traces: tuple[Trace, ...]
     primary: str
     cost: str
+    resources: tuple[str, ...] = ()
     rows: tuple[Row, ...]
     verdicts: tuple[Verdict, ...]
     environment: dict[str, Any]

@@ -39,6 +39,7 @@ def read_results(store: Store, weighing: str) -> Results:
         traces=tuple(Trace(**trace) for trace in plan["traces"]),
         primary=plan["primary"],
         cost=plan["cost"],
+        resources=tuple(plan.get("resources", ())),
         rows=tuple(rows),
         verdicts=judge(claims, rows, metrics, frozenset(plan["without_verdict"])) if finished else (),
         environment=environment,

@@ -209,7 +209,7 @@ def _task(
         "metric": f"{clip(shown.label, 100)}{_unit(shown)}; {shown.better} is better",
         "rows": rows,
         "others": [_head(metric.label, metric.unit) for metric in others],
-        "cost": cost_label(results),
+        "cost": cost_label(results, results.cost),
         "best": rows[0],
         "ours": ours if ours is not rows[0] else None,
     }
@@ -223,12 +223,12 @@ def _head(label: str, unit: str) -> str:
     return clip(label, 40) + (f", {clip(unit, 12)}" if unit else "")
 
 
-def cost_label(results: Results) -> str:
-    """Return what the cost axis shows."""
-    if results.cost in MEASURED:
-        return f"{MEASURED[results.cost]} per cell"
-    metric = next((metric for metric in results.metrics if metric.name == results.cost), None)
-    return _head(metric.label, metric.unit) if metric else results.cost
+def cost_label(results: Results, name: str) -> str:
+    """Return what an axis shows that a cost or resource called ``name`` is drawn on."""
+    if name in MEASURED:
+        return f"{MEASURED[name]} per cell"
+    metric = next((metric for metric in results.metrics if metric.name == name), None)
+    return _head(metric.label, metric.unit) if metric else name
 
 
 def _places(intervals: Sequence[Interval | None]) -> list[dict[str, str] | None]:
@@ -275,26 +275,44 @@ def _scatters(
     labels: Mapping[str, str],
     slug: str,
 ) -> list[dict[str, Any]]:
-    cost = cost_label(results)
+    """Return a scatter per task and cost: the bench's cost first, then its resources, each against the same quality."""
     figures = []
-    for index, (task, items) in enumerate(summaries.items()):
-        drawn = [item for item in items if item.interval and item.cost is not None]
-        if sum(item.arm.role not in ("floor", "ceiling") for item in drawn) < 2:
-            continue
-        metric = task_metric(results, task)
-        rows = [
-            [f"{styles[i.arm.name].letter} {clip(i.arm.label, 60)}", number(i.cost), *_mean_and_interval(i.interval)]
-            for i in drawn
-        ]
-        head = ["Arm", cost, f"mean {clip(metric.label, 40)}", "95 % interval"]
-        figure = scatter_figure(drawn, styles, metric, cost, labels[task], f"{slug}-s{index}")
-        beyond = [
-            f"{styles[i.arm.name].letter} at {number(i.interval.estimate)}" for i in off_chart(drawn) if i.interval
-        ]
-        note = f"Beyond the chart: {', '.join(beyond)}." if beyond else ""
-        table = {"head": head, "rows": rows}
-        figures.append({"label": labels[task], "note": note, "figure": figure, "table": table})
+    for name in (results.cost, *results.resources):
+        for task, items in summaries.items():
+            priced = [_priced(item, name, results.cost) for item in items]
+            drawn = [item for item in priced if item.interval and item.cost is not None]
+            if sum(item.arm.role not in ("floor", "ceiling") for item in drawn) >= 2:
+                salt = f"{slug}-s{len(figures)}"
+                figures.append(_scatter(results, task, drawn, cost_label(results, name), styles, labels[task], salt))
     return figures
+
+
+def _priced(item: ArmSummary, name: str, cost: str) -> ArmSummary:
+    """Return ``item`` with metric ``name`` as its cost."""
+    return item if name == cost else item._replace(cost=item.others.get(name))
+
+
+def _scatter(
+    results: Results,
+    task: str,
+    drawn: Sequence[ArmSummary],
+    cost: str,
+    styles: Mapping[str, Style],
+    label: str,
+    salt: str,
+) -> dict[str, Any]:
+    metric = task_metric(results, task)
+    rows = [
+        [f"{styles[i.arm.name].letter} {clip(i.arm.label, 60)}", number(i.cost), *_mean_and_interval(i.interval)]
+        for i in drawn
+    ]
+    beyond = [f"{styles[i.arm.name].letter} at {number(i.interval.estimate)}" for i in off_chart(drawn) if i.interval]
+    return {
+        "label": label,
+        "note": f"Beyond the chart: {', '.join(beyond)}." if beyond else "",
+        "figure": scatter_figure(drawn, styles, metric, cost, label, salt),
+        "table": {"head": ["Arm", cost, f"mean {clip(metric.label, 40)}", "95 % interval"], "rows": rows},
+    }
 
 
 def _mean_and_interval(interval: Interval | None) -> list[str]:
