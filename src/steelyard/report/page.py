@@ -276,7 +276,7 @@ def _scatters(
     slug: str,
 ) -> list[dict[str, Any]]:
     """Return a scatter per task and cost: the bench's cost first, then its resources, each against the same quality."""
-    figures = []
+    figures: list[dict[str, Any]] = []
     for name in (results.cost, *results.resources):
         for task, items in summaries.items():
             priced = [_priced(item, name, results.cost) for item in items]
