@@ -36,7 +36,7 @@ unit: $(VENV)/dev.stamp chromium
 	$(BIN)/pytest -n 2 --dist worksteal -m "not acceptance and not faults" --cov --cov-report=
 	$(BIN)/pytest -m faults --cov --cov-append --cov-report=
 	$(BIN)/coverage report --skip-covered --fail-under=90
-	$(BIN)/coverage report --skip-covered --fail-under=95 --include="src/steelyard/optim/*/core.py,src/steelyard/optim/*/player.py,src/steelyard/optim/*/theory.py,src/steelyard/optim/*/binary.py"
+	$(BIN)/coverage report --skip-covered --fail-under=95 --include="src/steelyard/*/*/core.py,src/steelyard/*/*/player.py,src/steelyard/*/*/theory.py,src/steelyard/*/*/binary.py"
 
 acceptance: $(VENV)/dev.stamp
 	$(BIN)/pytest -n 2 --dist worksteal -m acceptance

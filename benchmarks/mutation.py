@@ -22,9 +22,11 @@ from receipt import write
 
 ROOT = Path(__file__).parents[1]
 CORES = {
-    "greedy_momentum": ("core.py",),
-    "nfi": ("core.py", "binary.py", "theory.py"),
-    "gdro_fsq": ("core.py", "player.py", "theory.py"),
+    "optim/greedy_momentum": ("core.py",),
+    "optim/nfi": ("core.py", "binary.py", "theory.py"),
+    "optim/gdro_fsq": ("core.py", "player.py", "theory.py"),
+    "quant/po2": ("core.py", "theory.py"),
+    "nets/lattice": ("core.py",),
 }
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Add: ast.Sub,
@@ -82,12 +84,12 @@ def survives(method: str, name: str, mutated: str) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         copy_of = Path(folder) / "steelyard"
         shutil.copytree(ROOT / "src" / "steelyard", copy_of, ignore=shutil.ignore_patterns("__pycache__"))
-        (copy_of / "optim" / method / name).write_text(mutated)
+        (copy_of / method / name).write_text(mutated)
         environment = {**os.environ, "PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not acceptance"]
         try:
             done = subprocess.run(
-                [*command, str(ROOT / "tests" / "optim" / method)],
+                [*command, str(ROOT / "tests" / method)],
                 cwd=ROOT,
                 env=environment,
                 capture_output=True,
@@ -107,7 +109,7 @@ def main() -> None:
     arguments = parser.parse_args()
     figures: dict[str, object] = {}
     for method in arguments.methods:
-        folder = ROOT / "src" / "steelyard" / "optim" / method
+        folder = ROOT / "src" / "steelyard" / method
         every = [(name, *mutant) for name in CORES[method] for mutant in mutants((folder / name).read_text())]
         drawn = random.Random(0).sample(every, min(arguments.sample, len(every)))
         assert survives(method, CORES[method][0], (folder / CORES[method][0]).read_text()), "the tests fail unmutated"

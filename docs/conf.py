@@ -158,7 +158,7 @@ def room_page(room: str) -> str:
 def _directive(thing: object, name: str) -> str:
     if isinstance(thing, type):
         return f".. autoclass:: {name}\n   :members:"
-    return f".. autofunction:: {name}"
+    return f".. autofunction:: {name}" if callable(thing) else f".. autodata:: {name}\n   :no-value:"
 
 
 def generated_pages() -> dict[str, str]:
