@@ -47,7 +47,7 @@ def test_version(steelyard):
         ("wiegh", "Did you mean 'weigh'?"),
         ("card nfii", "unknown method 'nfii'. Did you mean 'nfi'?"),
         ("weigh gdro-fsq", "unknown method 'gdro-fsq'. Did you mean 'gdro_fsq'?"),
-        ("weigh nothing_like_it", "Known: greedy_momentum, nfi, gdro_fsq."),
+        ("weigh nothing_like_it", "Known: greedy_momentum, nfi, gdro_fsq"),
         ("plan nfii", "Did you mean 'nfi'?"),
         ("tune nfii", "Did you mean 'nfi'?"),
         ("weigh no.such", "no module no.such.bench: a package of your own needs bench.py and card.py"),

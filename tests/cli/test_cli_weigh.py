@@ -87,7 +87,7 @@ def test_failed_cells_give_exit_code_one_and_can_be_tried_again(steelyard):
 def test_plan_then_run_then_read(steelyard, tmp_path):
     code, out, _ = steelyard("plan", "toys.coin", "--seeds", 2, "--json")
     assert code == 0
-    planned = json.loads(out)
+    (planned,) = json.loads(out)
     assert len(planned["cells"]) == 4
     assert {tuple(cell) for cell in planned["cells"]} == {("key", "task", "arm", "seed", "exclusive")}
     assert planned["store"] == str(tmp_path / ".steelyard" / "store.db")
@@ -194,6 +194,12 @@ def test_your_own_data_and_options_reach_the_bench(steelyard, tmp_path):
     (task,) = document["tasks"]
     assert (task["name"], task["label"], task["source"], task["shapes"]) == ("yours", "My numbers", "x.txt", {"x": [2]})
     assert all(row["metrics"]["score"] > 100 for row in document["rows"])
+    code, out, _ = steelyard(
+        "plan", "pack.mine", "--data", "x.txt", "--label", "My numbers", "--arms", "fair", "--json"
+    )
+    (planned,) = json.loads(out)
+    assert {cell["arm"] for cell in planned["cells"]} == {"fair"}
+    assert {cell["task"] for cell in planned["cells"]} == {"yours"}
 
 
 def test_a_bar_on_a_terminal(tmp_path):

@@ -6,7 +6,7 @@ import inspect
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -14,26 +14,57 @@ from steelyard import catalog
 from steelyard.cli.command import Command, JsonOption, StoreOption, print_json, results_json
 from steelyard.errors import InputError, did_you_mean
 
+MethodsArgument = Annotated[
+    list[str] | None, typer.Argument(metavar="METHOD…", help="Methods, or dotted names of packages of your own.")
+]
+AllOption = Annotated[bool, typer.Option("--all", help="Weigh every method of the catalog.")]
+QuickOption = Annotated[bool, typer.Option("--quick", help="At most a minute per method (the default).")]
+FullOption = Annotated[bool, typer.Option("--full", help="Ten seeds, at most ten minutes per method.")]
+ProfileOption = Annotated[str | None, typer.Option("--profile", help="Another profile of the bench.")]
+DataOption = Annotated[
+    str | None, typer.Option("--data", help="Your own data: a table (CSV, Parquet, npz) or what the method takes.")
+]
+ArmsOption = Annotated[
+    str | None, typer.Option("--arms", help="Arms to run, as a,b; a wrong one lists all. Default: all.")
+]
+SeedsOption = Annotated[
+    int | None, typer.Option("--seeds", min=1, help="Number of seeds. Default: the profile's; one decides nothing.")
+]
 JobsOption = Annotated[int | None, typer.Option("--jobs", min=1, help="Worker processes. Default: one per core.")]
 
 
+class _Request(NamedTuple):
+    """What is to be weighed, as the command line says it."""
+
+    methods: list[str]
+    options: dict[str, str]
+    profile: str
+    data: str | None
+    arms: list[str] | None
+    seeds: int | None
+
+    def plans(self, store: Any) -> list[Any]:
+        """Plan every method and then save: one that cannot be planned leaves no weighing half begun."""
+        from steelyard.bench.plan import make_plan
+
+        made = [
+            make_plan(name, store, self.data, self.profile, self.seeds, self.arms, self.options)
+            for name in self.methods
+        ]
+        for plan in made:
+            plan.save(store)
+        return made
+
+
 def weigh(
-    methods: Annotated[
-        list[str] | None, typer.Argument(metavar="METHOD…", help="Methods, or dotted names of packages of your own.")
-    ] = None,
-    all_: Annotated[bool, typer.Option("--all", help="Weigh every method of the catalog.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="At most a minute per method (the default).")] = False,
-    full: Annotated[bool, typer.Option("--full", help="Ten seeds, at most ten minutes per method.")] = False,
-    profile: Annotated[str | None, typer.Option("--profile", help="Another profile of the bench.")] = None,
-    data: Annotated[
-        str | None, typer.Option("--data", help="Your own data: a table (CSV, Parquet, npz) or what the method takes.")
-    ] = None,
-    arms: Annotated[
-        str | None, typer.Option("--arms", help="Arms to run, as a,b; a wrong one lists all. Default: all.")
-    ] = None,
-    seeds: Annotated[
-        int | None, typer.Option("--seeds", min=1, help="Number of seeds. Default: the profile's; one decides nothing.")
-    ] = None,
+    methods: MethodsArgument = None,
+    all_: AllOption = False,
+    quick: QuickOption = False,
+    full: FullOption = False,
+    profile: ProfileOption = None,
+    data: DataOption = None,
+    arms: ArmsOption = None,
+    seeds: SeedsOption = None,
     jobs: JobsOption = None,
     store: StoreOption = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to write the HTML report.")] = None,
@@ -44,11 +75,29 @@ def weigh(
     What a method takes beside --data is given the same way, e.g. --group region --label y; an unknown option is
     answered with the list of those that there are.
     """
-    from steelyard.bench.plan import make_plan
     from steelyard.bench.store import Store, store_path
 
-    names, options = split_options(methods or [])
+    request = _request(methods, all_, (quick, full, profile), data, arms, seeds)
+    with Store(store_path(store), check=True) as opened:
+        plans = request.plans(opened)
+        for plan in plans:
+            typer.echo(f"{plan.id}: {len(plan.cells)} cells", err=True)
+        code = finish(opened, [plan.id for plan in plans], jobs, json, output)
+    raise typer.Exit(code)
+
+
+def _request(
+    words: list[str] | None,
+    all_: bool,
+    sizes: tuple[bool, bool, str | None],
+    data: str | None,
+    arms: str | None,
+    seeds: int | None,
+) -> _Request:
+    """Check the words of the command line before anything is opened; ``sizes`` is (quick, full, profile)."""
+    names, options = split_options(words or [])
     names = [row.id for row in catalog.METHODS] if all_ else names
+    quick, full, profile = sizes
     if not names:
         raise InputError("name a method to weigh, or use --all; `steelyard list` shows them")
     if options and data is None:
@@ -61,15 +110,8 @@ def weigh(
         raise InputError("choose one of --quick, --full and --profile")
     for name in names:
         catalog.entry(name)
-    size = profile or ("full" if full else "quick")
     chosen = [arm.strip() for arm in arms.split(",")] if arms else None
-    with Store(store_path(store), check=True) as opened:
-        plans = [make_plan(name, opened, data, size, seeds, chosen, options) for name in names]
-        for plan in plans:  # once all could be made: a name that cannot be planned leaves no weighing half begun
-            plan.save(opened)
-            typer.echo(f"{plan.id}: {len(plan.cells)} cells", err=True)
-        code = finish(opened, [plan.id for plan in plans], jobs, json, output)
-    raise typer.Exit(code)
+    return _Request(names, options, profile or ("full" if full else "quick"), data, chosen, seeds)
 
 
 def split_options(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
@@ -162,29 +204,43 @@ def _unfinished(store: Any, known: Sequence[str]) -> list[str]:
 
 
 def plan(
-    method: Annotated[str, typer.Argument(help="The method.")],
-    profile: Annotated[str, typer.Option("--profile", help="quick, full, …")] = "quick",
-    seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="Number of seeds.")] = None,
+    methods: MethodsArgument = None,
+    all_: AllOption = False,
+    quick: QuickOption = False,
+    full: FullOption = False,
+    profile: ProfileOption = None,
+    data: DataOption = None,
+    arms: ArmsOption = None,
+    seeds: SeedsOption = None,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Write a weighing's cells into the store without running them, e.g. for a batch job.
+    """Write the cells of weighings into the store without running them, e.g. for a batch job.
 
-    Any number of workers on one machine can then run them, `python -m steelyard.bench.worker STORE WEIGHING`. The store
-    is an SQLite file in WAL mode, which no network file system carries: for several machines, plan on each of them.
+    Takes what `steelyard weigh` takes. Any number of workers on one machine can then run the cells, `python -m
+    steelyard.bench.worker STORE WEIGHING`. The store is an SQLite file in WAL mode, which no network file system
+    carries: for several machines, plan on each of them.
     """
-    from steelyard.bench.plan import make_plan
     from steelyard.bench.store import Store, store_path
 
+    request = _request(methods, all_, (quick, full, profile), data, arms, seeds)
     with Store(store_path(store), check=True) as opened:
-        made = make_plan(method, opened, None, profile, seeds)
-        made.save(opened)
-        worker = f"python -m steelyard.bench.worker {opened.path.resolve()} {made.id}"
+        path = opened.path.resolve()
+        planned = [(made, f"python -m steelyard.bench.worker {path} {made.id}") for made in request.plans(opened)]
     if json:
         kept = ("key", "task", "arm", "seed", "exclusive")
-        cells = [{name: cell[name] for name in kept} for cell in made.cells]
-        print_json({"weighing": made.id, "store": str(opened.path.resolve()), "worker": worker, "cells": cells})
-    else:
+        rows = [
+            {
+                "weighing": made.id,
+                "store": str(path),
+                "worker": worker,
+                "cells": [{name: cell[name] for name in kept} for cell in made.cells],
+            }
+            for made, worker in planned
+        ]
+        print_json(rows)
+        return
+    for made, worker in planned:
         typer.echo(f"{made.id}: {len(made.cells)} cells; run them with: {worker}")
 
 
@@ -209,6 +265,6 @@ _ANY_OPTION = {"ignore_unknown_options": True, "allow_extra_args": True}
 COMMANDS = (
     Command("weigh", weigh, "steelyard weigh gdro_fsq --data my.csv --group region --label y", _ANY_OPTION),
     Command("resume", resume, "steelyard resume"),
-    Command("plan", plan, "steelyard plan nfi --profile full --json"),
+    Command("plan", plan, "steelyard plan nfi --full --json", _ANY_OPTION),
     Command("tune", tune, "steelyard tune gdro_fsq"),
 )
