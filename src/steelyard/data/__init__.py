@@ -8,7 +8,9 @@ from steelyard.data.cache import Located, find_local, locate, state_of
 from steelyard.data.census import adult
 from steelyard.data.embedded import breast_cancer, digits
 from steelyard.data.encode import Encoded, encode_features
+from steelyard.data.humans import human_contrast
 from steelyard.data.images import mnist_t10k
+from steelyard.data.pictures import Pictures, read_pictures
 from steelyard.data.registry import DATASETS, Dataset, Origin, Progress, lookup
 from steelyard.data.table import Table
 from steelyard.data.tables import read_table
@@ -20,6 +22,7 @@ __all__ = [
     "Encoded",
     "Located",
     "Origin",
+    "Pictures",
     "Progress",
     "Table",
     "adult",
@@ -28,10 +31,12 @@ __all__ = [
     "digits",
     "encode_features",
     "fetch",
+    "human_contrast",
     "locate",
     "mnist_t10k",
     "path",
     "plain_wikitext",
+    "read_pictures",
     "read_table",
     "wikitext2",
 ]

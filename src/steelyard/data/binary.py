@@ -21,6 +21,15 @@ from steelyard.extras import require
 def read_npz(path: Path, max_bytes: int) -> Table:
     """Read an .npz file: one-dimensional arrays are columns, a matrix ``X`` gives columns ``X_0``, ``X_1``, ….
 
+    Raises:
+        InputError: Not an npz file, damaged, with pickled objects, or larger than ``max_bytes``.
+    """
+    return from_columns(_spread(read_arrays(path, max_bytes), str(path)), str(path), max_bytes)
+
+
+def read_arrays(path: Path, max_bytes: int) -> dict[str, npt.NDArray[Any]]:
+    """Read the arrays of an .npz file by name.
+
     Nothing is unpickled: every array's header is read, and its size compared with what the archive holds, before numpy
     may load it.
 
@@ -32,7 +41,7 @@ def read_npz(path: Path, max_bytes: int) -> Table:
         with zipfile.ZipFile(path) as archive:
             _check_members(archive, source, max_bytes)
         with np.load(path, allow_pickle=False) as arrays:
-            return from_columns(_spread({name: arrays[name] for name in arrays.files}, source), source, max_bytes)
+            return {name: arrays[name] for name in arrays.files}
     except InputError:
         raise
     except (zipfile.BadZipFile, ValueError, KeyError, EOFError, RuntimeError, zlib.error) as error:

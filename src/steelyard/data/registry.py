@@ -56,7 +56,10 @@ class MirrorFile:
 
 @dataclass(frozen=True)
 class Dataset:
-    """One data set. ``files`` and ``mirror`` list the same contents in the same order; both empty means embedded."""
+    """One data set. ``files`` and ``mirror`` hold the same contents in the same order; both empty means embedded.
+
+    A mirror may keep in one file what the source has in several.
+    """
 
     name: str
     title: str
@@ -185,9 +188,43 @@ def _breast_cancer() -> Dataset:
     )
 
 
+def _human_contrast() -> Dataset:
+    base = (
+        f"{_GITHUB_RAW}/rgeirhos/object-recognition/4679f7c60665bd9fb274c6c4372fc0fa34b51485/raw-data/"
+        "contrast-experiment"
+    )
+    sessions = {
+        "01": Pin("557debfaccf16cdf2094074d24200274937c385918328ee30dcd9a2ba992ce28", 124_734),
+        "02": Pin("4e5673cc04092f1f569d13427d6e83de5bce7cdca06f5d13b965af84b1ce9020", 124_398),
+        "03": Pin("c131ea636a5d5a8fe9aa51100acd22574816d13dcdd020342ed4534c9a6c0bc3", 124_371),
+        "05": Pin("90e5170c99bedc18e35bfd789238c268ac65cc195949f568c38c2bb9181d56df", 124_271),
+        "06": Pin("b943224670858954adb66ba25cbde818304e3f9be48a2c7e7dcebb5fe2d8706d", 124_615),
+    }
+    names = {subject: f"contrast-experiment_subject-{subject}_session_1.csv" for subject in sessions}
+    return Dataset(
+        name="human_contrast",
+        title="Human responses and reaction times in 16-class object recognition, contrast experiment",
+        room="nets",
+        licence="CC BY 4.0",
+        attribution="Geirhos, Janssen, Schütt, Rauber, Bethge, Wichmann (2017), Comparing deep neural networks against "
+        "humans: object recognition when the signal gets weaker. CC BY 4.0.",
+        rows=6_400,
+        files=tuple(RemoteFile(name, f"{base}/{name}", (sessions[subject],)) for subject, name in names.items()),
+        mirror=(MirrorFile("nets/human_object_recognition/contrast-experiment.csv.gz"),),
+    )
+
+
 DATASETS: dict[str, Dataset] = {
     dataset.name: dataset
-    for dataset in (_adult(), _mnist_t10k(), _stories260k(), _wikitext2(), _digits(), _breast_cancer())
+    for dataset in (
+        _adult(),
+        _mnist_t10k(),
+        _stories260k(),
+        _wikitext2(),
+        _human_contrast(),
+        _digits(),
+        _breast_cancer(),
+    )
 }
 
 
