@@ -86,8 +86,8 @@ def read_model(path: str | Path) -> tuple[Header, dict[str, Floats]]:
 def _header(content: bytes, path: Path) -> Header:
     if len(content) < _HEADER.size:
         raise InputError(f"{path} is no llama2.c model: it is shorter than the header of {_HEADER.size} bytes")
-    *sizes, vocab, context = _HEADER.unpack_from(content)
-    header = Header(*sizes, abs(vocab), context, vocab > 0)
+    dim, hidden, layers, heads, kv_heads, vocab, context = _HEADER.unpack_from(content)
+    header = Header(dim, hidden, layers, heads, kv_heads, abs(vocab), context, vocab > 0)
     if min(header[:7]) < 1:
         raise InputError(f"{path} is no llama2.c model: its header {tuple(header[:7])} holds a size below 1")
     if header.dim % header.heads or header.heads % header.kv_heads or header.dim // header.heads % 2:
@@ -184,7 +184,7 @@ def sample(model: Any, count: int, length: int, generator: torch.Generator) -> T
         int64, shape (count, length).
     """
     torch = require("torch", "quant")
-    tokens = torch.full((count, 1), BOS, dtype=torch.int64)
+    tokens: Tensor = torch.full((count, 1), BOS, dtype=torch.int64)
     # transformers 5.24 renamed the argument
     name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
     cache, latest = {name: require("transformers", "quant").DynamicCache()}, tokens
@@ -220,7 +220,9 @@ class Tokenizer:
             content = path.read_bytes()
         except OSError as error:
             raise InputError(f"{path} cannot be read: {error.strerror}") from None
-        pieces, scores, at = [], [], 4
+        pieces: list[bytes] = []
+        scores: list[float] = []
+        at = 4
         while at + _ENTRY.size <= len(content) and len(pieces) < vocab:
             score, size = _ENTRY.unpack_from(content, at)
             at += _ENTRY.size

@@ -64,4 +64,5 @@ def embed(model: Any, ids: Tensor, mask: Tensor) -> Tensor:
     with torch.no_grad():
         hidden = model(input_ids=ids, attention_mask=mask).last_hidden_state
     weight = mask[..., None].to(hidden.dtype)
-    return torch.nn.functional.normalize((hidden * weight).sum(1) / weight.sum(1), dim=-1)
+    unit: Tensor = torch.nn.functional.normalize((hidden * weight).sum(1) / weight.sum(1), dim=-1)
+    return unit
