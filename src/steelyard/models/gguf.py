@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from steelyard.errors import InputError
 from steelyard.extras import require
+from steelyard.models.safefile import fingerprint
 
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
@@ -142,6 +143,11 @@ class GGUFFile:
         if order is not None and rows == 1:
             decoded = decoded[:, order]
         return decoded.reshape(tensor.shape)
+
+    def fingerprint(self) -> bytes:
+        """Return a digest of the header and of both ends of every tensor: the file's identity without reading it."""
+        spans = ((tensor.offset, tensor.offset + tensor.size) for tensor in self.tensors.values())
+        return fingerprint(self._map, self.header_size, spans)
 
     def _row_order(self, tensor: GGUFTensor) -> npt.NDArray[np.intp] | None:
         """Return which stored row (of a bias: entry) is which row of the model; None where the order is the same."""
