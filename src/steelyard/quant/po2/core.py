@@ -1,0 +1,253 @@
+"""Encode groups on the best of several grids and scales: the torch path, which every other path must equal bit by bit.
+
+Problem and selector are the paper's (abstract); rounding, order of sums and ties are a reconstruction, fixed here:
+float32 throughout, u = x * ((1 / t) / s), code = number of midpoints below u, error = s^2 * sum w (u - v)^2 added in
+sixteen lanes that are folded in halves, least error first, ties to the lowest grid, then the first factor.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from steelyard.errors import InputError
+from steelyard.quant.po2 import scales
+from steelyard.quant.po2.families import LEVELS, Grid, GridFamily
+from steelyard.quant.po2.scales import ScaleLayout
+
+LANES = 16
+SWEEP = (0.72, 0.76, 0.80, 0.84, 0.88, 0.92, 0.96, 1.0, 1.04, 1.08, 1.14, 1.2, 1.3, 1.4, 1.5)
+FOUR_OR_SIX = (1.0, 1.5)
+FOUR_OR_SIX_CAP = 256.0
+SEARCHES = ("none", "4o6", "sweep")
+
+
+class Tables(NamedTuple):
+    """A family's grids as float32 arrays, short grids filled up.
+
+    Attributes:
+        search: (m, 16) ascending values that the encoder compares with; filled with the last value.
+        midpoints: (m, 15) thresholds; u above one takes the next code. Filled with inf.
+        decode: (m, 16) value of each stored code, by selector.
+    """
+
+    search: Tensor
+    midpoints: Tensor
+    decode: Tensor
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything about an encoding but the data: family, layout, group size, factors and cap."""
+
+    family: GridFamily
+    form: ScaleLayout
+    group_size: int
+    factors: tuple[float, ...]
+    cap: float
+
+
+class Encoded(NamedTuple):
+    """Groups encoded.
+
+    Attributes:
+        codes: uint8 (n, g), as stored (index into ``decode_grids``).
+        scale_codes: (n,), selector bits not yet in it.
+        selectors: uint8 (n,).
+    """
+
+    codes: Tensor
+    scale_codes: Tensor
+    selectors: Tensor
+
+
+class Trials(NamedTuple):
+    """The scales that each group may take: one column a factor, or a column a (grid, factor) under "fit".
+
+    Attributes:
+        codes: (n, columns) scale codes.
+        values: float32 (n, columns), relative to the tensor scale.
+        factors: float32 (n, columns), what x is multiplied with.
+        weights: float32 (n, columns), the scales brought near 1 so that their squares neither over- nor underflow.
+        shared: Whether all grids share the columns.
+    """
+
+    codes: Tensor
+    values: Tensor
+    factors: Tensor
+    weights: Tensor
+    shared: bool
+
+
+def plan(family: GridFamily, group_size: int | None, scale: str | None, search: str) -> Plan:
+    """Resolve the options of a quantisation.
+
+    Raises:
+        InputError: An unknown search or scale, a group size below 1, too many grids for the scale format.
+    """
+    if search not in SEARCHES:
+        raise InputError(f"search must be one of {list(SEARCHES)}; got {search!r}")
+    size = family.default_group if group_size is None else group_size
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise InputError(f"group_size must be an integer >= 1; got {group_size!r}")
+    form = scales.resolve(family, scale)
+    if search == "sweep":
+        return Plan(family, form, size, SWEEP, family.cap)
+    if search == "4o6":
+        return Plan(family, form, size, FOUR_OR_SIX, min(family.cap, FOUR_OR_SIX_CAP))
+    return Plan(family, form, size, family.candidates, family.cap)
+
+
+@functools.lru_cache(maxsize=256)
+def tables(family: GridFamily) -> Tables:
+    """Return the family's float32 tables (shared: do not write into them)."""
+    search = torch.tensor([_filled(grid) for grid in family.search_grids], dtype=torch.float32)
+    decode = torch.tensor([_filled(grid) for grid in family.decode_grids], dtype=torch.float32)
+    rows = [_midpoints(row[: len(grid)], family.ties) for row, grid in zip(search, family.search_grids, strict=True)]
+    return Tables(search, torch.stack(rows), decode)
+
+
+def _filled(grid: Grid) -> list[float]:
+    return [*grid, *([grid[-1]] * (LEVELS - len(grid)))]
+
+
+def _midpoints(values: Tensor, ties: str) -> Tensor:
+    """Return 15 float32 thresholds t_k: u > t_k exactly where code k + 1 is at least as near as code k (see ties)."""
+    exact = (values[1:].double() + values[:-1].double()) / 2
+    middle = exact.float()
+    below = torch.nextafter(middle, torch.tensor(-math.inf))
+    middle = torch.where(middle.double() > exact, below, middle)  # the largest float not above the true midpoint
+    if ties == "even":
+        n = len(values)
+        sizes = [code - n // 2 if code >= n // 2 else (n - 1) // 2 - code for code in range(1, n)]
+        up = torch.tensor([size % 2 == 0 for size in sizes]) & (middle.double() == exact)
+        middle = torch.where(up, torch.nextafter(middle, torch.tensor(-math.inf)), middle)
+    return torch.cat([middle, torch.full((LEVELS - len(values),), math.inf)])
+
+
+def trials(options: Plan, low: Tensor, high: Tensor, scale: float) -> Trials:
+    """Return the rounded scales that groups with these extremes may take.
+
+    Args:
+        options: The plan.
+        low: min(x, 0) of each group, float32 (n,).
+        high: max(x, 0) of each group, float32 (n,).
+        scale: The tensor's scale t.
+    """
+    base = scales.group_scales(options.family, options.form, low, high)
+    factors = torch.tensor(options.factors, dtype=torch.float32, device=base.device)
+    ratios = (base[:, :, None] * factors).flatten(1) if len(options.factors) > 1 else base * factors
+    codes, values = scales.round_scales(options.family, options.form, ratios / scale)
+    weights = values
+    if options.form.absolute or options.form.width > 8:
+        top = float(values.max())
+        weights = values * math.ldexp(1.0, -math.frexp(top)[1]) if top else values
+    return Trials(codes, values, scales.reciprocals(values, scale), weights, base.shape[1] == 1)
+
+
+def encode(options: Plan, groups: Tensor, scale: float, importance: Tensor | None = None) -> Encoded:
+    """Encode groups with plain torch operations, on any device.
+
+    Args:
+        options: The plan.
+        groups: float32 (n, g), finite.
+        scale: The tensor's scale t.
+        importance: float32 (n, g) weights >= 0 of the squared errors, or None for ones.
+    """
+    low, high = groups.amin(1).clamp(max=0), groups.amax(1).clamp(min=0)
+    options_tried = trials(options, low, high, scale)
+    codes, pairs = search(options, groups, options_tried, importance)
+    return finish(options, codes, pairs, options_tried)
+
+
+def search(options: Plan, groups: Tensor, tried: Trials, importance: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return the codes (n, g), indices into ``search_grids``, and the pair (grid * factors + factor) of least error."""
+    grids = tables(options.family)
+    n_grids, n_factors = options.family.n_grids, len(options.factors)
+    best_codes = torch.zeros_like(groups, dtype=torch.uint8)
+    best_pairs = torch.zeros(len(groups), dtype=torch.int64, device=groups.device)
+    best_error = torch.full((len(groups),), math.inf, device=groups.device)
+    for pair in range(n_grids * n_factors):
+        grid = pair // n_factors
+        column = pair % n_factors if tried.shared else pair
+        middle, values = grids.midpoints[grid].to(groups.device), grids.search[grid].to(groups.device)
+        u = groups * tried.factors[:, column, None]
+        codes = torch.bucketize(u, middle, out_int32=True)
+        if n_grids * n_factors == 1:
+            return codes.to(torch.uint8), best_pairs
+        error = _folded_error(u - values[codes], importance) * tried.weights[:, column].square()
+        better = (error < best_error) if pair else torch.ones_like(best_pairs, dtype=torch.bool)
+        best_error = torch.where(better, error, best_error)
+        best_pairs = torch.where(better, pair, best_pairs)
+        best_codes = torch.where(better[:, None], codes.to(torch.uint8), best_codes)
+    return best_codes, best_pairs
+
+
+def _folded_error(difference: Tensor, importance: Tensor | None) -> Tensor:
+    """Return the (weighted) sum of squares of each row in the one order that both paths share."""
+    squares = difference * difference
+    if importance is not None:
+        squares = squares * importance
+    n, size = squares.shape
+    if size % LANES:
+        squares = torch.nn.functional.pad(squares, (0, -size % LANES))
+    lanes = squares.reshape(n, -1, LANES)
+    total = lanes[:, 0]
+    for block in range(1, lanes.shape[1]):
+        total = total + lanes[:, block]
+    while total.shape[1] > 1:
+        half = total.shape[1] // 2
+        total = total[:, :half] + total[:, half:]
+    return total[:, 0]
+
+
+def finish(options: Plan, codes: Tensor, pairs: Tensor, tried: Trials) -> Encoded:
+    """Turn the winning pairs into scale codes and selectors, and codes into their stored form."""
+    grid = torch.div(pairs, len(options.factors), rounding_mode="floor")
+    column = pairs % len(options.factors) if tried.shared else pairs
+    selectors = grid.to(torch.uint8)
+    if options.family.signed_scale:  # the mirror image of value k is value (levels - 1 - k) with the sign turned
+        last = len(options.family.grids[0]) - 1
+        codes = torch.where(selectors[:, None] == 1, last - codes, codes)
+    return Encoded(codes, tried.codes.gather(1, column[:, None])[:, 0], selectors)
+
+
+def decode(family: GridFamily, codes: Tensor, values: Tensor, selectors: Tensor) -> Tensor:
+    """Return grid value * scale, float32 (n, g).
+
+    Args:
+        family: Gives the grids.
+        codes: uint8 (n, g), as stored.
+        values: float32 (n,) group scales with the tensor scale in them.
+        selectors: uint8 (n,).
+    """
+    flat = tables(family).decode.to(codes.device).flatten()
+    index = codes.int() + (selectors.int() * LEVELS)[:, None]
+    return flat[index] * values[:, None]
+
+
+def pack_codes(codes: Tensor) -> Tensor:
+    """Pack 4-bit codes (rows, n) two a byte, the even element in the low nibble; an odd row ends with a zero nibble."""
+    if codes.shape[1] % 2:
+        codes = torch.nn.functional.pad(codes, (0, 1))
+    return codes[:, ::2] | (codes[:, 1::2] << 4)
+
+
+def unpack_codes(packed: Tensor, n: int) -> Tensor:
+    """Return the ``n`` 4-bit codes of each row of packed bytes."""
+    return torch.stack((packed & 15, packed >> 4), dim=2).flatten(1)[:, :n]
+
+
+def count_small_groups(options: Plan, low: Tensor, high: Tensor, scale: float) -> int:
+    """Return how many groups have a scale below half the smallest the format holds, so that it had to be raised."""
+    if options.form.name == "fp32":
+        return 0
+    base = scales.group_scales(options.family, options.form, low, high).amax(1) / scale
+    smallest = 2.0**-24 if options.form.name == "fp16" else options.form.values[1]
+    return int(np.count_nonzero(((base > 0) & (base < smallest / 2)).cpu().numpy()))

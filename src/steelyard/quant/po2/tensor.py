@@ -1,0 +1,397 @@
+"""Quantise tensors group by group onto the best of several 4-bit grids, and hold the packed result."""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from steelyard.errors import InputError
+from steelyard.quant.po2 import core, scales
+from steelyard.quant.po2.core import Encoded, Plan
+from steelyard.quant.po2.families import LEVELS, GridFamily
+from steelyard.quant.po2.families import family as find_family
+from steelyard.quant.po2.scales import ScaleLayout
+
+FORMAT_VERSION = "1"
+_BLOCK = 1 << 19  # elements encoded at a time: bounds the memory beside the input
+_FLOAT32_MAX = torch.finfo(torch.float32).max
+
+
+@dataclass(frozen=True, eq=False)
+class QuantizedTensor:
+    """A tensor in 4-bit codes with a scale and a selector per group.
+
+    ``axis`` is moved last, everything else is flattened to rows, and rows are zero-padded to whole groups.
+
+    Attributes:
+        codes: uint8 (rows, ceil(groups * group_size / 2)): two codes a byte, the even element in the low nibble.
+        scales: uint8 (rows, groups) with selector bits inside; float16 or float32 for "fp16" and "fp32".
+        tensor_scale: The FP32 scale t of the tensor.
+        family: The grids.
+        group_size: Elements that share a scale.
+        scale_format: Format of ``scales``.
+        shape: Shape of the original.
+        axis: Axis along which groups run, 0 <= axis < len(shape).
+        side: Packed selector bits that do not fit into ``scales``, uint8 (bytes,), or None.
+    """
+
+    codes: Tensor
+    scales: Tensor
+    tensor_scale: float
+    family: GridFamily
+    group_size: int
+    scale_format: str
+    shape: tuple[int, ...]
+    axis: int
+    side: Tensor | None = None
+
+    @property
+    def layout(self) -> ScaleLayout:
+        """How scale and selector are stored."""
+        return scales.resolve(self.family, self.scale_format)
+
+    @property
+    def groups(self) -> int:
+        """Groups a row."""
+        return -(-self.shape[self.axis] // self.group_size)
+
+    @property
+    def grids(self) -> Tensor:
+        """Grid values by selector and code, float32 (m, 16); short grids are filled with their last value."""
+        return core.tables(self.family).decode.to(self.codes.device, copy=True)
+
+    def group_scales(self) -> Tensor:
+        """Return the scale of every group with the tensor scale in it, float32 (rows, groups)."""
+        return scales.unpack_scales(self.layout, self.scales, self.side)[0] * self.tensor_scale
+
+    def selectors(self) -> Tensor:
+        """Return the grid that every group chose, uint8 (rows, groups)."""
+        return scales.unpack_scales(self.layout, self.scales, self.side)[1]
+
+    def unpacked_codes(self) -> Tensor:
+        """Return the codes one a byte, uint8 (rows, groups * group_size)."""
+        return core.unpack_codes(self.codes, self.groups * self.group_size)
+
+    def selector_histogram(self) -> Tensor:
+        """Return how many groups chose each grid, int64 (m,)."""
+        return torch.bincount(self.selectors().flatten().long(), minlength=self.family.n_grids)
+
+    def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Return the values in the original shape."""
+        return dequantize(self, dtype)
+
+    @property
+    def exact_bits_per_weight(self) -> Fraction:
+        """Nominal bits a weight, 4 + (scale bits + side bits) / g; tensor scale, padding and grids are not in it."""
+        return 4 + Fraction(self.layout.width + self.layout.side, self.group_size)
+
+    @property
+    def bits_per_weight(self) -> float:
+        """``exact_bits_per_weight`` as a float: what formats are compared by."""
+        return float(self.exact_bits_per_weight)
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes held: codes, scales, side bits and the FP32 tensor scale."""
+        held = [self.codes, self.scales] + ([] if self.side is None else [self.side])
+        return sum(part.numel() * part.element_size() for part in held) + 4
+
+    @property
+    def stored_bits_per_weight(self) -> float:
+        """Bits really stored over the number of elements of the original."""
+        return 8 * self.stored_bytes / math.prod(self.shape)
+
+    def mse(self, t: Tensor) -> float:
+        """Return the mean squared difference to ``t``, in float64.
+
+        Raises:
+            InputError: ``t`` has another shape.
+        """
+        if tuple(t.shape) != self.shape:
+            raise InputError(f"t must have the shape {self.shape} of what was quantised; got {tuple(t.shape)}")
+        return float((t.detach().double() - self.dequantize(torch.float32).double()).square().mean())
+
+    def relative_mse(self, t: Tensor) -> float:
+        """Return ||t - q||^2 / ||t||^2 (0 where both are 0)."""
+        power = float(t.detach().double().square().mean())
+        error = self.mse(t)
+        return error / power if power else (0.0 if error == 0 else math.inf)
+
+    def to_tensors(self) -> tuple[dict[str, Tensor], dict[str, str]]:
+        """Return the parts as named tensors and the rest as text, for safetensors."""
+        tensors = {
+            "codes": self.codes,
+            "scales": self.scales,
+            "tensor_scale": torch.tensor([self.tensor_scale], dtype=torch.float32),
+        }
+        if self.side is not None:
+            tensors["side"] = self.side
+        text = {
+            "version": FORMAT_VERSION,
+            "family": self.family.to_json(),
+            "group_size": str(self.group_size),
+            "scale_format": self.scale_format,
+            "shape": json.dumps(list(self.shape)),
+            "axis": str(self.axis),
+        }
+        return tensors, text
+
+    @classmethod
+    def from_tensors(cls, tensors: dict[str, Tensor], metadata: dict[str, str]) -> QuantizedTensor:
+        """Put the parts of ``to_tensors`` together again; they may come from a hostile file.
+
+        Raises:
+            InputError: A part is missing, has another version, shape or dtype than it must, or an impossible value.
+        """
+        family, size, scale_format, shape, axis = _read_metadata(metadata)
+        form = core.plan(family, size, scale_format, "none").form
+        scale = _part(tensors, "tensor_scale", torch.float32, (1,))
+        value = float(scale[0])
+        if not (math.isfinite(value) and value > 0):
+            raise InputError(f"tensor_scale of a quantised tensor must be positive and finite; got {value}")
+        groups = -(-shape[axis] // size)
+        rows = math.prod(shape) // shape[axis]
+        dtype = {8: torch.uint8, 16: torch.float16, 32: torch.float32}[form.width]
+        stored = _part(tensors, "scales", dtype, (rows, groups))
+        side = _part(tensors, "side", torch.uint8, (scales.side_bytes(form, rows * groups),)) if form.side else None
+        codes = _part(tensors, "codes", torch.uint8, (rows, (groups * size + 1) // 2))
+        whole = cls(codes, stored, value, family, size, scale_format, shape, axis, side)
+        _check_values(whole)
+        return whole
+
+
+def _read_metadata(metadata: dict[str, str]) -> tuple[GridFamily, int, str, tuple[int, ...], int]:
+    if metadata.get("version") != FORMAT_VERSION:
+        raise InputError(
+            f"A quantised tensor of format {metadata.get('version')!r}; this reads format {FORMAT_VERSION}"
+        )
+    try:
+        family = GridFamily.from_json(metadata["family"])
+        size, axis = int(metadata["group_size"]), int(metadata["axis"])
+        shape = tuple(json.loads(metadata["shape"]))
+        scale_format = metadata["scale_format"]
+    except InputError:
+        raise
+    except (KeyError, ValueError, TypeError, RecursionError) as error:
+        raise InputError(f"The metadata of a quantised tensor cannot be read: {error!r}") from None
+    whole = all(isinstance(length, int) and not isinstance(length, bool) and length > 0 for length in shape)
+    if not shape or not whole or not 0 <= axis < len(shape) or math.prod(shape) >= 2**62:
+        raise InputError(f"The metadata of a quantised tensor names no usable shape and axis: {shape}, {axis}")
+    return family, size, scale_format, shape, axis
+
+
+def _part(tensors: dict[str, Tensor], name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    part = tensors.get(name)
+    if not isinstance(part, Tensor):
+        raise InputError(f"The part {name!r} of a quantised tensor is missing")
+    if part.dtype != dtype or tuple(part.shape) != shape:
+        raise InputError(
+            f"The part {name!r} of a quantised tensor must be {dtype} of shape {shape}; "
+            f"got {part.dtype} of shape {tuple(part.shape)}"
+        )
+    return part.contiguous()
+
+
+def _check_values(q: QuantizedTensor) -> None:
+    """Refuse scale bytes and selectors that stand for nothing."""
+    form = q.layout
+    if form.width == 8:
+        value_codes = q.scales & ((1 << form.value_bits) - 1) if form.value_bits < 8 else q.scales
+        if int(value_codes.max()) >= len(form.values):
+            raise InputError("The part 'scales' of a quantised tensor holds a byte that is no scale")
+    elif not bool(q.scales.isfinite().all()):
+        raise InputError("The part 'scales' of a quantised tensor holds NaN or infinity")
+    if int(q.selectors().max()) >= q.family.n_grids:
+        raise InputError(f"A selector of a quantised tensor names a grid that {q.family.name!r} does not have")
+
+
+def quantize(
+    t: Tensor,
+    family: str | GridFamily = "mpo2",
+    group_size: int | None = None,
+    scale: str | None = None,
+    search: str = "none",
+    axis: int = -1,
+    importance: Tensor | None = None,
+    like: QuantizedTensor | None = None,
+) -> QuantizedTensor:
+    """Quantise to 4-bit codes; every group takes the grid and the scale factor of least squared error.
+
+    Args:
+        t: Floating tensor with at least one dimension; detached. Computed in float32.
+        family: Name or family of grids.
+        group_size: Elements that share a scale; None takes the family's (16, MXFP4 32).
+        scale: "e4m3", "e3m3", "e4m2", "e3m4", "e8m0", "fp16" or "fp32"; None takes the family's.
+        search: "none" (the family's own factors), "4o6" (factors 1 and 1.5) or "sweep" (15 factors .72 ... 1.5).
+        axis: Axis along which groups run: the contraction axis of a weight.
+        importance: Weights >= 0 of the squared errors along ``axis``, shape (t.shape[axis],), or None.
+        like: Take the FP32 tensor scale of this one instead of a fresh one.
+
+    Raises:
+        InputError: NaN or infinity in ``t``, an empty or 0-d tensor, an unknown name or an option out of range.
+    """
+    options = core.plan(find_family(family), group_size, scale, search)
+    _check_tensor(t, axis)
+    if like is not None and like.scale_format != options.form.name:
+        raise InputError(f"like holds {like.scale_format!r} scales, but scale is {options.form.name!r}; use the same")
+    axis %= t.ndim
+    rows = t.detach().movedim(axis, -1).reshape(-1, t.shape[axis])
+    t_scale = _tensor_scale(options, rows, None if like is None else like.tensor_scale)
+    weights = _importance(importance, rows.shape[1], options.group_size, rows.device)
+    parts = [_encode(options, block, t_scale, weights) for block in _blocks(rows, options.group_size)]
+    codes = torch.cat([part.codes for part in parts])
+    return from_codes(
+        options, codes, torch.cat([part.scale_codes for part in parts]), torch.cat([part.selectors for part in parts]),
+        t_scale, tuple(t.shape), axis,
+    )  # fmt: skip
+
+
+def from_codes(
+    options: Plan, codes: Tensor, scale_codes: Tensor, selectors: Tensor, t_scale: float, shape: tuple[int, ...],
+    axis: int,
+) -> QuantizedTensor:  # fmt: skip
+    """Pack codes that were chosen elsewhere (GPTQ chooses them column by column).
+
+    Args:
+        options: The plan they were made with.
+        codes: uint8, as many as groups * group_size * rows, any shape in row order.
+        scale_codes: One a group.
+        selectors: uint8, one a group.
+        t_scale: Tensor scale.
+        shape: Shape of the original.
+        axis: Axis along which groups run, not negative.
+    """
+    groups = -(-shape[axis] // options.group_size)
+    stored, side = scales.pack_scales(options.form, scale_codes.reshape(-1, groups), selectors.reshape(-1, groups))
+    packed = core.pack_codes(codes.reshape(-1, groups * options.group_size))
+    return QuantizedTensor(
+        packed, stored, t_scale, options.family, options.group_size, options.form.name, shape, axis, side
+    )
+
+
+def dequantize(q: QuantizedTensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return grid value * group scale in the original shape, computed in float32."""
+    values, selectors = scales.unpack_scales(q.layout, q.scales, q.side)
+    codes = q.unpacked_codes().reshape(-1, q.group_size)
+    flat = core.decode(q.family, codes, values.flatten() * q.tensor_scale, selectors.flatten())
+    rows = flat.reshape(len(q.codes), -1)[:, : q.shape[q.axis]]
+    return _restore(rows, q.shape, q.axis).to(dtype)
+
+
+def fake_quantize(
+    t: Tensor,
+    family: str | GridFamily = "mpo2",
+    group_size: int | None = None,
+    scale: str | None = None,
+    search: str = "none",
+    tensor_scale: float | None = None,
+    axis: int = -1,
+    importance: Tensor | None = None,
+) -> Tensor:
+    """Quantise and dequantise at once, in the dtype of ``t`` and without gradient: ``quantize(t).dequantize()``.
+
+    Args:
+        t: As in ``quantize``.
+        family: As in ``quantize``.
+        group_size: As in ``quantize``.
+        scale: As in ``quantize``.
+        search: As in ``quantize``.
+        tensor_scale: FP32 scale of the tensor, e.g. from a running amax; None computes it from ``t``.
+        axis: As in ``quantize``.
+        importance: As in ``quantize``.
+
+    Raises:
+        InputError: As in ``quantize``; a tensor scale that is not positive.
+    """
+    options = core.plan(find_family(family), group_size, scale, search)
+    _check_tensor(t, axis)
+    axis %= t.ndim
+    rows = t.detach().movedim(axis, -1).reshape(-1, t.shape[axis])
+    t_scale = _tensor_scale(options, rows, tensor_scale)
+    weights = _importance(importance, rows.shape[1], options.group_size, rows.device)
+    out = torch.empty(rows.shape, dtype=torch.float32, device=rows.device)
+    done = 0
+    for block in _blocks(rows, options.group_size):
+        part = _encode(options, block, t_scale, weights)
+        values = scales.code_values(options.form, part.scale_codes) if options.form.width == 8 else part.scale_codes
+        flat = core.decode(options.family, part.codes, values.float() * t_scale, part.selectors)
+        out[done : done + len(block)] = flat.reshape(len(block), -1)[:, : rows.shape[1]]
+        done += len(block)
+    return _restore(out, tuple(t.shape), axis).to(t.dtype)
+
+
+def _check_tensor(t: Any, axis: int) -> None:
+    if not isinstance(t, Tensor) or not t.is_floating_point():
+        kind = t.dtype if isinstance(t, Tensor) else type(t).__name__
+        raise InputError(f"t must be a floating tensor; got {kind}")
+    if t.ndim == 0 or t.numel() == 0:
+        raise InputError(f"t must have at least one dimension and one element; got shape {tuple(t.shape)}")
+    if not -t.ndim <= axis < t.ndim:
+        raise InputError(f"axis must lie in [{-t.ndim}, {t.ndim}); got {axis}")
+
+
+def _tensor_scale(options: Plan, rows: Tensor, given: float | None) -> float:
+    """Return t, fresh or given, after a look at the extremes: NaN, infinity and overflow show there."""
+    low, high = (float(value) for value in torch.aminmax(rows))
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise InputError("t must be finite, but it holds NaN or infinity; mask or clip it first")
+    if max(high, -low) > _FLOAT32_MAX:
+        raise InputError("t holds values beyond the range of float32; rescale it first")
+    if given is None:
+        return scales.tensor_scale(options.family, options.form, low, high, options.cap, options.factors)
+    if not (math.isfinite(given) and given >= scales.SMALLEST):
+        raise InputError(f"tensor_scale must be finite and at least 2^-100; got {given}")
+    return float(given)
+
+
+def _importance(importance: Tensor | None, cols: int, size: int, device: torch.device) -> Tensor | None:
+    """Return weights for whole groups, float32 (groups, g): padding counts nothing; None where all count the same."""
+    padding = -cols % size
+    if importance is None:
+        if not padding:
+            return None
+        weights = torch.ones(cols, device=device)
+    else:
+        if not isinstance(importance, Tensor) or tuple(importance.shape) != (cols,):
+            raise InputError(f"importance must be a tensor of shape ({cols},), one weight per element along axis")
+        weights = importance.detach().to(device, torch.float32)
+        if not bool(weights.isfinite().all()) or bool((weights < 0).any()):
+            raise InputError("importance must be finite and >= 0")
+    return torch.nn.functional.pad(weights, (0, padding)).reshape(-1, size)
+
+
+def _blocks(rows: Tensor, size: int) -> list[Tensor]:
+    """Cut rows into blocks of at most about ``_BLOCK`` elements, whole rows each."""
+    return list(rows.split(max(1, _BLOCK // rows.shape[1])))
+
+
+def _encode(options: Plan, block: Tensor, t_scale: float, weights: Tensor | None) -> Encoded:
+    """Encode some rows."""
+    whole = torch.nn.functional.pad(block.float(), (0, -block.shape[1] % options.group_size))
+    groups = whole.reshape(-1, options.group_size)
+    low, high = groups.amin(1).clamp(max=0), groups.amax(1).clamp(min=0)
+    small = core.count_small_groups(options, low, high, t_scale)
+    if small:
+        warnings.warn(
+            f"{small} groups are so small beside the tensor's largest that their scale was raised to the smallest "
+            f"{options.form.name} value: an outlier sets the tensor scale; clip it or use scale='fp32'",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+    tried = core.trials(options, low, high, t_scale)
+    spread = None if weights is None else weights.repeat(len(block), 1)
+    codes, pairs = core.search(options, groups, tried, spread)
+    return core.finish(options, codes, pairs, tried)
+
+
+def _restore(rows: Tensor, shape: tuple[int, ...], axis: int) -> Tensor:
+    """Undo the flattening: rows (rows, cols) to the original shape."""
+    moved = [length for place, length in enumerate(shape) if place != axis]
+    return rows.reshape(*moved, shape[axis]).movedim(-1, axis).contiguous()
