@@ -1,0 +1,1 @@
+"""Networks: parts that plug into ``nn.Module``."""
