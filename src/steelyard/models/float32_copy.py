@@ -80,8 +80,10 @@ def _write(source: Path, folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(file.config(), indent=1) + "\n")
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{source}: its tokenizer cannot be read ({error}); give a Hugging Face folder") from error
+    except Exception as error:  # tokenizers raises bare ones
+        raise InputError(
+            f"{source}: its tokenizer cannot be read ({_line(error)}); give a Hugging Face folder"
+        ) from error
     tokenizer.save_pretrained(folder)
 
 
@@ -94,8 +96,8 @@ def load_tokenizer(folder: str | Path) -> Any:
     transformers = require("transformers", "quant")
     try:
         return transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
-    except (OSError, KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{folder}: its tokenizer cannot be read ({' '.join(str(error).split())})") from error
+    except Exception as error:  # tokenizers raises bare ones
+        raise InputError(f"{folder}: its tokenizer cannot be read ({_line(error)})") from error
 
 
 def load_causal_lm(folder: str | Path) -> Any:
@@ -115,5 +117,9 @@ def load_causal_lm(folder: str | Path) -> Any:
             trust_remote_code=False,
         )
     except (OSError, KeyError, TypeError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
-        raise InputError(f"{folder}: the model cannot be read ({' '.join(str(error).split())[:300]})") from error
+        raise InputError(f"{folder}: the model cannot be read ({_line(error)})") from error
     return model.requires_grad_(False).eval()
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
