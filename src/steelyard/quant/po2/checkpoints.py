@@ -100,7 +100,7 @@ def _open_gguf(path: Path) -> Checkpoint:
 
 
 def _open_folder(folder: Path) -> Checkpoint:
-    config = _json_table(folder / "config.json") if (folder / "config.json").exists() else None
+    config = json_table(folder / "config.json") if (folder / "config.json").exists() else None
     if config is not None and config.get("quantization_config") is not None:
         raise InputError(f"{folder} is quantised already, says the quantization_config of its config.json")
     if (folder / INDEX).exists():
@@ -119,27 +119,36 @@ def _open_folder(folder: Path) -> Checkpoint:
 
 def _indexed(folder: Path) -> dict[str, SafeFile]:
     """Return tensor name -> file of a sharded checkpoint; nothing outside ``folder`` is opened."""
-    where = folder / INDEX
-    places = _json_table(where).get("weight_map")
-    if not isinstance(places, dict) or not places or not all(isinstance(name, str) for name in places.values()):
-        raise InputError(f"{where} needs a weight_map from names of tensors to names of files")
-    files: dict[str, SafeFile] = {}
-    for name in sorted(set(places.values())):
-        if not name.endswith(".safetensors") or any(letter in name for letter in "/\\\0") or name.startswith("."):
-            raise InputError(f"{where} names the file {name[:80]!r}; a plain name of a .safetensors file is needed")
-        if not (folder / name).exists():
-            raise InputError(f"{where} names the shard {name}, which is missing; fetch it again")
-        files[name] = SafeFile(folder / name)
+    places = read_index(folder)
+    files = {path: SafeFile(path) for path in sorted(set(places.values()))}
     holder: dict[str, SafeFile] = {}
     for file in files.values():
         for name in file.spans:
             if name in holder:
                 raise InputError(f"the tensor '{name[:80]}' is in {holder[name].path} and again in {file.path}")
             holder[name] = file
-    for name, place in places.items():
-        if holder.get(name) is not files[place]:
-            raise InputError(f"{where} says that the tensor '{name[:80]}' is in {place}, but it is not")
+    for name, path in places.items():
+        if holder.get(name) is not files[path]:
+            raise InputError(f"{folder / INDEX} says that the tensor '{name[:80]}' is in {path.name}, but it is not")
     return {name: file for name, file in holder.items() if name in places}
+
+
+def read_index(folder: Path) -> dict[str, Path]:
+    """Return tensor name -> shard of a sharded checkpoint; the index is not trusted and leads nowhere else.
+
+    Raises:
+        InputError: The index is damaged, or names a file outside the folder or one that is missing.
+    """
+    where = folder / INDEX
+    places = json_table(where).get("weight_map")
+    if not isinstance(places, dict) or not places or not all(isinstance(name, str) for name in places.values()):
+        raise InputError(f"{where} needs a weight_map from names of tensors to names of files")
+    for name in sorted(set(places.values())):
+        if not name.endswith(".safetensors") or any(letter in name for letter in "/\\\0") or name.startswith("."):
+            raise InputError(f"{where} names the file {name[:80]!r}; a plain name of a .safetensors file is needed")
+        if not (folder / name).exists():
+            raise InputError(f"{where} names the shard {name}, which is missing; fetch it again")
+    return {tensor: folder / name for tensor, name in places.items()}
 
 
 def _of_files(
@@ -164,7 +173,12 @@ def _of_files(
     return Checkpoint(path, entries, config, folder, lambda name: holder[name].read(name), digest.hexdigest())
 
 
-def _json_table(path: Path) -> dict[str, Any]:
+def json_table(path: Path) -> dict[str, Any]:
+    """Return the JSON table in an untrusted file.
+
+    Raises:
+        InputError: It cannot be read, or holds no table.
+    """
     try:
         text = path.read_bytes()
     except OSError as error:

@@ -1,0 +1,446 @@
+"""Convert a checkpoint to 4 bits tensor by tensor: what is in memory is one tensor and one shard, never the model.
+
+The output is a folder in the Hugging Face naming: numbered shards, an index, ``config.json`` and the tokenizer. Which
+tensors go into which shard is known before the first is read. A shard carries the digest of this plan and of its own
+bytes and appears under its name only when it is whole; a conversion that was interrupted goes on after the last one,
+and its files are the same byte for byte as those of one that was not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from steelyard.errors import InputError
+from steelyard.models.safefile import PART, write_whole
+from steelyard.quant.po2 import core, scales
+from steelyard.quant.po2.checkpoints import INDEX, Checkpoint, json_table, open_checkpoint
+from steelyard.quant.po2.families import GridFamily
+from steelyard.quant.po2.families import family as find_family
+from steelyard.quant.po2.hf_files import linear_weights, write_config, write_tokenizer
+from steelyard.quant.po2.memory import PeakMemory
+from steelyard.quant.po2.packed_files import FORMAT, PackedFile, write_packed
+from steelyard.quant.po2.tensor import QuantizedTensor, quantize
+
+MANIFEST = "conversion.json"
+SHARD_BYTES = 1 << 27
+Keep = Literal["same", "float32", "bfloat16"]
+OnProgress = Callable[[int, int, str], None]
+"""Called with weights done, weights in all and the name of the tensor that is next."""
+
+_SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
+_KEPT = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What became of one weight.
+
+    Attributes:
+        name: Its name in the checkpoint.
+        shape: Its shape.
+        relative_mse: ||w - q||^2 / ||w||^2.
+        bits_per_weight: Nominal.
+        stored_bits_per_weight: 8 * bytes in the file / weights.
+        histogram: How many groups chose each grid.
+        raised: Groups so small beside the tensor's largest that their scale was raised to the smallest there is.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    relative_mse: float
+    bits_per_weight: float
+    stored_bits_per_weight: float
+    histogram: tuple[int, ...]
+    raised: bool
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """The outcome of :func:`convert`.
+
+    Attributes:
+        output: The folder.
+        layers: The quantised weights, in the order of the shards.
+        kept: Names of the tensors that stayed as they are.
+        shards: Shards in all.
+        reused: Shards that an earlier run had finished.
+        weights: Quantised weights.
+        relative_mse: Squared error of all quantised weights over their squared norm.
+        bits_per_weight: Nominal bits of a quantised weight.
+        stored_bits_per_weight: 8 * bytes in the files / quantised weights.
+        output_bytes: Bytes of all shards.
+        seconds: Wall time.
+        memory_start: RssAnon when it began, bytes; None where the system does not tell.
+        memory_peak: The most RssAnon that was seen.
+        largest_bytes: The largest tensor as float32.
+        notes: What the user should know.
+    """
+
+    output: Path
+    layers: tuple[Layer, ...]
+    kept: tuple[str, ...]
+    shards: int
+    reused: int
+    weights: int
+    relative_mse: float
+    bits_per_weight: float
+    stored_bits_per_weight: float
+    output_bytes: int
+    seconds: float
+    memory_start: int | None
+    memory_peak: int | None
+    largest_bytes: int
+    notes: tuple[str, ...]
+
+
+class _Settings(NamedTuple):
+    family: GridFamily
+    group_size: int
+    scale: str
+    search: str
+    filter: str | None
+    keep: Keep
+    shard_bytes: int
+
+
+class _Item(NamedTuple):
+    name: str
+    quantize: bool
+    numel: int
+
+
+class _Job(NamedTuple):
+    """A conversion as planned; ``plan`` is its identity, which every shard carries."""
+
+    checkpoint: Checkpoint
+    settings: _Settings
+    batches: list[list[_Item]]
+    output: Path
+    plan: str
+
+    def shard(self, number: int) -> Path:
+        return self.output / f"model-{number + 1:05d}-of-{len(self.batches):05d}.safetensors"
+
+
+def convert(
+    source: str | Path,
+    output: str | Path,
+    family: str | GridFamily = "mpo2",
+    group_size: int | None = None,
+    scale: str | None = None,
+    search: str = "none",
+    filter: str | None = None,  # noqa: A002 - the word that users of other converters know
+    keep: Keep = "same",
+    shard_bytes: int = SHARD_BYTES,
+    force: bool = False,
+    progress: OnProgress | None = None,
+) -> Conversion:
+    """Quantise the linear weights of a checkpoint into a new folder; embeddings, norms and the output layer stay.
+
+    Memory: anonymous pages stay below twice the largest tensor in float32 plus 500 MB, whatever the size of the model.
+    Called again after an interruption, it goes on with the shards that are missing.
+
+    Args:
+        source: A safetensors file, a Hugging Face folder, or a GGUF file. It is only read.
+        output: A folder that does not exist, is empty, or holds the same conversion, finished or not.
+        family: Name or family of grids.
+        group_size: Weights that share a scale; None takes the family's.
+        scale: Format of the group scales; None takes the family's.
+        search: "none", "4o6" or "sweep".
+        filter: Regular expression; of the linear weights only those in whose name it is found are quantised.
+        keep: Dtype of the floating tensors that are not quantised; "same" leaves them as they are.
+        shard_bytes: Bytes after which a shard is closed.
+        force: Replace another conversion in ``output``.
+        progress: Called before every tensor and at the end.
+
+    Raises:
+        InputError: The source cannot be used, the output holds something else, or the disk is full.
+        MissingExtraError: A package that the source needs is not installed.
+    """
+    began = time.monotonic()
+    with PeakMemory() as memory:
+        settings = _settings(family, group_size, scale, search, filter, keep, shard_bytes)
+        checkpoint = open_checkpoint(source)
+        job = _plan(checkpoint, settings, _folder(checkpoint, Path(output)))
+        _claim(job, force)
+        reused = _write_shards(job, progress, memory)
+        layers, kept, sums = _read_back(job)
+        notes = _finish(job, sums)
+    return Conversion(
+        job.output, layers, kept, len(job.batches), reused, int(sums["weights"]), sums["error"] / (sums["power"] or 1.0),
+        sums["bits"], sums["stored_bits"], int(sums["bytes"]), time.monotonic() - began, memory.start, memory.peak,
+        4 * max(_numel(entry.shape) for entry in checkpoint.entries.values()), tuple(notes),
+    )  # fmt: skip
+
+
+def _settings(
+    family: str | GridFamily, group_size: int | None, scale: str | None, search: str, pattern: str | None, keep: Keep,
+    shard_bytes: int,
+) -> _Settings:  # fmt: skip
+    options = core.plan(find_family(family), group_size, scale, search)
+    if keep not in ("same", *_KEPT):
+        raise InputError(f"keep must be 'same', 'float32' or 'bfloat16', got {keep!r}")
+    if isinstance(shard_bytes, bool) or not isinstance(shard_bytes, int) or shard_bytes < 1:
+        raise InputError(f"shard_bytes must be a positive number of bytes, got {shard_bytes!r}")
+    if pattern is not None:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise InputError(f"filter {pattern!r} is no regular expression: {error}") from None
+    return _Settings(options.family, options.group_size, options.form.name, search, pattern, keep, shard_bytes)
+
+
+def _folder(checkpoint: Checkpoint, output: Path) -> Path:
+    """Return ``output`` once it is sure that nothing of the source lies in or below it, nor it below the source."""
+    target, origin = output.resolve(), checkpoint.path.resolve()
+    if target == origin or origin in target.parents or (checkpoint.folder is not None and target in origin.parents):
+        raise InputError(f"output {output} would mix with the checkpoint {checkpoint.path}; choose a folder beside it")
+    if output.exists() and not output.is_dir():
+        raise InputError(f"output {output} is a file; name a folder")
+    return output
+
+
+def _plan(checkpoint: Checkpoint, settings: _Settings, output: Path) -> _Job:
+    """Assign every tensor to a shard, from shapes alone."""
+    chosen = linear_weights(checkpoint)
+    if settings.filter is not None:
+        chosen = {name for name in chosen if re.search(settings.filter, name)}
+    if not chosen:
+        raise InputError(f"{checkpoint.path} has no linear weight that the filter {settings.filter!r} takes")
+    form = scales.resolve(settings.family, settings.scale)
+    batches: list[list[_Item]] = [[]]
+    filled = 0
+    for name, entry in checkpoint.entries.items():
+        numel = _numel(entry.shape)
+        item = _Item(name, name in chosen, numel)
+        bits = (
+            4 + (form.width + form.side) / settings.group_size
+            if item.quantize
+            else 8 * _dtype(entry, settings).itemsize
+        )
+        if batches[-1] and filled + numel * bits / 8 > settings.shard_bytes:
+            batches.append([])
+            filled = 0
+        batches[-1].append(item)
+        filled += int(numel * bits / 8)
+    described = {
+        "format": FORMAT,
+        "source": checkpoint.identity,
+        "settings": {**settings._asdict(), "family": asdict(settings.family)},
+        "batches": [[(item.name, item.quantize) for item in batch] for batch in batches],
+    }
+    plan = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
+    return _Job(checkpoint, settings, batches, output, plan)
+
+
+def _claim(job: _Job, force: bool) -> None:
+    """Make the output folder ours: new, empty, or begun by the same conversion."""
+    try:
+        job.output.mkdir(parents=True, exist_ok=True)
+        for path in job.output.iterdir():
+            if path.name.endswith(PART):  # what a killed run was writing
+                path.unlink(missing_ok=True)
+        there = sorted(path.name for path in job.output.iterdir())
+    except OSError as error:
+        raise InputError(f"output {job.output} cannot be written: {error.strerror}") from None
+    if MANIFEST in there:
+        if json_table(job.output / MANIFEST).get("plan") == job.plan:
+            return
+        if not force:
+            raise InputError(
+                f"output {job.output} holds a conversion of another checkpoint or with other settings; name another "
+                "folder, or replace it with force (--force)"
+            )
+        for name in there:
+            if name in (MANIFEST, INDEX, "config.json") or _SHARD.fullmatch(name):
+                (job.output / name).unlink()
+    elif there:
+        raise InputError(f"output {job.output} holds other files ({there[0]}); name a new or an empty folder")
+    about = {
+        "plan": job.plan,
+        "source": job.checkpoint.path.name,
+        "identity": job.checkpoint.identity,
+        "settings": {**job.settings._asdict(), "family": asdict(job.settings.family)},
+    }
+    write_whole(job.output / MANIFEST, [(json.dumps(about, indent=1) + "\n").encode()])
+
+
+def _write_shards(job: _Job, progress: OnProgress | None, memory: PeakMemory) -> int:
+    """Write the shards that are not there yet; return how many were."""
+    done, total, reused = 0, sum(item.numel for batch in job.batches for item in batch), 0
+    for number, batch in enumerate(job.batches):
+        if _is_finished(job, number):
+            reused += 1
+            done += sum(item.numel for item in batch)
+            continue
+        quantized: dict[str, QuantizedTensor] = {}
+        plain: dict[str, Tensor] = {}
+        reports: dict[str, dict[str, Any]] = {}
+        for item in batch:
+            if progress is not None:
+                progress(done, total, item.name)
+            if item.quantize:
+                quantized[item.name], reports[item.name] = _quantized(job, item.name)
+            else:
+                plain[item.name] = _kept(job, item.name)
+            done += item.numel
+            memory.sample()
+        write_packed(job.shard(number), quantized, plain, reports, plan=job.plan)
+        memory.sample()
+    if progress is not None:
+        progress(total, total, "")
+    return reused
+
+
+def _is_finished(job: _Job, number: int) -> bool:
+    """Return whether an earlier run of the same plan wrote this shard, and its bytes are still those."""
+    if not job.shard(number).exists():
+        return False
+    try:
+        shard = PackedFile(job.shard(number))
+    except InputError:
+        return False
+    return shard.file.metadata.get("plan") == job.plan and shard.file.is_whole()
+
+
+def _quantized(job: _Job, name: str) -> tuple[QuantizedTensor, dict[str, Any]]:
+    settings = job.settings
+    weight = job.checkpoint.read(name)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", RuntimeWarning)
+        packed = quantize(weight, settings.family, settings.group_size, settings.scale, settings.search)
+    error, power = squared_error(packed, weight)
+    report = {
+        "error": error,
+        "power": power,
+        "histogram": packed.selector_histogram().tolist(),
+        "raised": any(issubclass(warning.category, RuntimeWarning) for warning in caught),
+    }
+    return packed, report
+
+
+def squared_error(packed: QuantizedTensor, weight: Tensor) -> tuple[float, float]:
+    """Return ||w - q||^2 and ||w||^2 in float64, block by block: no second copy of the weight is made.
+
+    Args:
+        packed: A quantised matrix, groups along its columns.
+        weight: The matrix, (rows, columns).
+    """
+    values, selectors = scales.unpack_scales(packed.layout, packed.scales, packed.side)
+    groups, columns = values.shape[1], weight.shape[1]
+    step = max(1, _BLOCK // (groups * packed.group_size))
+    error = power = 0.0
+    for start in range(0, len(weight), step):
+        rows = slice(start, start + step)
+        codes = core.unpack_codes(packed.codes[rows], groups * packed.group_size).reshape(-1, packed.group_size)
+        block = core.decode(
+            packed.family, codes, values[rows].flatten() * packed.tensor_scale, selectors[rows].flatten()
+        )
+        true = weight[rows].double()
+        error += float((block.reshape(len(true), -1)[:, :columns].double() - true).square().sum())
+        power += float(true.square().sum())
+    return error, power
+
+
+def _kept(job: _Job, name: str) -> Tensor:
+    tensor = job.checkpoint.read(name)
+    return tensor.to(_dtype_of(tensor.dtype, job.settings))
+
+
+def _dtype_of(dtype: torch.dtype, settings: _Settings) -> torch.dtype:
+    return _KEPT.get(settings.keep, dtype) if dtype.is_floating_point else dtype
+
+
+def _dtype(entry: Any, settings: _Settings) -> torch.dtype:
+    return _dtype_of(entry.dtype, settings)
+
+
+def _numel(shape: tuple[int, ...]) -> int:
+    return torch.Size(shape).numel()
+
+
+def _read_back(job: _Job) -> tuple[tuple[Layer, ...], tuple[str, ...], dict[str, float]]:
+    """Return layers, names of kept tensors, and sums, from the headers of the shards."""
+    layers: list[Layer] = []
+    kept: list[str] = []
+    sums = {"weights": 0.0, "error": 0.0, "power": 0.0, "bytes": 0.0}
+    nominal = stored = 0.0
+    for shard in _opened(job):
+        kept += shard.plain
+        sums["bytes"] += shard.file.path.stat().st_size
+        for layer, report in layers_of(shard):
+            numel = _numel(layer.shape)
+            layers.append(layer)
+            sums["weights"] += numel
+            sums["error"] += report["error"]
+            sums["power"] += report["power"]
+            nominal += layer.bits_per_weight * numel
+            stored += 8 * shard.stored_bytes(layer.name)
+    return (
+        tuple(layers),
+        tuple(kept),
+        {**sums, "bits": nominal / sums["weights"], "stored_bits": stored / sums["weights"]},
+    )
+
+
+def _opened(job: _Job) -> Iterator[PackedFile]:
+    return (PackedFile(job.shard(number)) for number in range(len(job.batches)))
+
+
+def layers_of(shard: PackedFile) -> Iterator[tuple[Layer, dict[str, Any]]]:
+    """Yield every quantised tensor of a file as a :class:`Layer`, with what its conversion noted ({} if nothing)."""
+    for name, row in shard.table.items():
+        packed, report = shard.read(name), row.get("report", {})
+        power = report.get("power", 0.0)
+        error = report["error"] / power if power else (0.0 if report else float("nan"))
+        yield (
+            Layer(
+                name, packed.shape, error, packed.bits_per_weight,
+                8 * shard.stored_bytes(name) / _numel(packed.shape),
+                tuple(packed.selector_histogram().tolist()), bool(report.get("raised", False)),
+            ),
+            report,
+        )  # fmt: skip
+
+
+def _finish(job: _Job, sums: dict[str, float]) -> list[str]:
+    """Write the files beside the shards; return notes for the user."""
+    places: dict[str, str] = {}
+    for shard in _opened(job):
+        places |= dict.fromkeys(shard.file.spans, shard.file.path.name)
+    about = {
+        "total_size": sum(span.end - span.begin for shard in _opened(job) for span in shard.file.spans.values()),
+        "quantized_weights": int(sums["weights"]),
+        "bits_per_weight": sums["bits"],
+        "stored_bits_per_weight": sums["stored_bits"],
+    }
+    index = {"metadata": about, "weight_map": dict(sorted(places.items()))}
+    write_whole(job.output / INDEX, [(json.dumps(index, indent=2) + "\n").encode()])
+    if job.checkpoint.config is not None:
+        settings = job.settings
+        quantization = {
+            "quant_method": "po2",
+            "format": FORMAT,
+            "family": asdict(settings.family),
+            "group_size": settings.group_size,
+            "scale": settings.scale,
+            "modules": sorted(
+                item.name.removesuffix(".weight") for batch in job.batches for item in batch if item.quantize
+            ),
+        }
+        dtype = settings.keep if settings.keep != "same" else None
+        write_config(job.output, job.checkpoint.config, quantization, dtype)
+    note = write_tokenizer(job.output, job.checkpoint)
+    return [] if note is None else [note]

@@ -1,0 +1,101 @@
+"""What lies beside the weights of a Hugging Face folder: configuration, tokenizer; and which weights are linear."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import json
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from steelyard.extras import require
+from steelyard.models.safefile import write_whole
+from steelyard.quant.po2.checkpoints import Checkpoint, Entry
+
+_BESIDE = (
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
+    "vocab.txt", "merges.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "chat_template.jinja",
+    "chat_template.json", "generation_config.json",
+)  # fmt: skip
+_NOT_LINEAR = ("embed", "norm", "lm_head", "wte", "wpe", "ln_", "shared.weight", "position", "output.weight")
+
+
+def linear_weights(checkpoint: Checkpoint) -> set[str]:
+    """Return the names of the weights of linear layers, embeddings, norms and the output layer left out.
+
+    Where the configuration names a model of transformers, its empty skeleton tells; else names and shapes do: weights
+    with two dimensions whose name has no part of an embedding, a norm or an output layer.
+    """
+    weights = {name: entry for name, entry in checkpoint.entries.items() if _can_be_linear(name, entry)}
+    linear = _skeleton_weights(checkpoint)
+    if linear is None:
+        return {name for name in weights if not any(word in name.lower() for word in _NOT_LINEAR)}
+    return weights.keys() & linear
+
+
+def _can_be_linear(name: str, entry: Entry) -> bool:
+    shaped = len(entry.shape) == 2 and 0 not in entry.shape
+    return shaped and entry.dtype.is_floating_point and name.endswith(".weight")
+
+
+def _skeleton_weights(checkpoint: Checkpoint) -> set[str] | None:
+    """Return the ``nn.Linear`` weights of the model that the configuration names, with and without its prefix."""
+    config = checkpoint.config or {}
+    classes, layers = config.get("architectures"), config.get("num_hidden_layers", 0)
+    if not (isinstance(classes, list) and classes and isinstance(classes[0], str)):
+        return None
+    if importlib.util.find_spec("transformers") is None or type(layers) is not int or layers > len(checkpoint.entries):
+        return None
+    transformers = require("transformers", "quant")
+    kind: Any = getattr(transformers, classes[0], None)
+    if not (inspect.isclass(kind) and issubclass(kind, transformers.PreTrainedModel)):
+        return None
+    try:
+        with torch.device("meta"):  # no memory, and no draw from the global random stream
+            model = kind(kind.config_class.from_dict(config))
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, ImportError):
+        return None  # a configuration that transformers refuses: names tell
+    head = model.get_output_embeddings()
+    names = {
+        f"{name}.weight"
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Linear) and module is not head
+    }
+    prefix = f"{model.base_model_prefix}."
+    return names | {name.removeprefix(prefix) for name in names}
+
+
+def write_config(output: Path, config: Mapping[str, Any], quantization: Mapping[str, Any], dtype: str | None) -> None:
+    """Write ``config.json`` with its ``quantization_config``; ``dtype`` is that of the tensors that stay floats."""
+    fields = {**config, "quantization_config": dict(quantization)}
+    if dtype is not None:
+        fields.pop("torch_dtype", None)
+        fields["dtype"] = dtype
+    write_whole(output / "config.json", [(json.dumps(fields, indent=2, sort_keys=True) + "\n").encode()])
+
+
+def write_tokenizer(output: Path, checkpoint: Checkpoint) -> str | None:
+    """Copy the tokenizer beside the weights, or make it from a GGUF file; return why there is none, or None."""
+    if checkpoint.folder is not None:
+        for name in _BESIDE:
+            if (checkpoint.folder / name).is_file():
+                write_whole(output / name, [(checkpoint.folder / name).read_bytes()])
+        return None
+    if checkpoint.path.suffix != ".gguf":
+        return "no tokenizer and no config.json: a bare safetensors file has none beside it"
+    if importlib.util.find_spec("transformers") is None:
+        return "no tokenizer: making it from a GGUF file needs transformers (pip install 'steelyard[quant]')"
+    transformers = require("transformers", "quant")
+    with tempfile.TemporaryDirectory() as scratch:
+        try:
+            where, file = str(checkpoint.path.resolve().parent), checkpoint.path.name
+            transformers.AutoTokenizer.from_pretrained(where, gguf_file=file).save_pretrained(scratch)
+        except Exception as error:  # its readers raise whatever they meet, also a bare Exception; weights go without
+            return f"no tokenizer: transformers cannot make it from {file} ({' '.join(str(error).split())[:200]})"
+        for path in sorted(Path(scratch).iterdir()):
+            write_whole(output / path.name, [path.read_bytes()])
+    return None
