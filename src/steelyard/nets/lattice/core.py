@@ -22,6 +22,7 @@ StopRule = Literal["threshold", "sample"]
 TaskLoss = Literal["steps", "mixture"]
 _NORM_EPS = 1e-12  # inside the square root: the gradient of a zero norm is 0, not NaN
 _KERNEL = 9  # 3x3
+MASS_SLACK = 1e-6  # a halting mass this close to the threshold has reached it, whatever the rounding
 
 
 # ------------------------------------------------------------------------------------------------- halting in time
@@ -296,7 +297,7 @@ def stopping_steps(
     check_rule(rule, threshold)
     mass = p.cumsum(-1)
     if rule == "threshold":
-        going = mass[:, :-1] < threshold
+        going = mass[:, :-1] < threshold - MASS_SLACK
     else:
         if draws is None or draws.shape != p.shape[:1]:
             raise InputError(f"draws must hold one uniform number per input ({p.shape[0]}) for rule='sample'.")

@@ -72,7 +72,8 @@ class DenseKernel:
 
     def step(self, state: list[Tensor]) -> list[Tensor]:
         """Return the state one step later."""
-        return [torch.relu(functional.conv2d(state[0], self._weight, padding=1) + self._drive)]
+        # In place on the fresh result of the convolution, whose gradient does not need it.
+        return [functional.conv2d(state[0], self._weight, padding=1).add_(self._drive).relu_()]
 
     def keep(self, rows: Tensor) -> None:
         """Go on with these rows of the batch only."""
@@ -112,7 +113,7 @@ class LayerKernel:
 
     def step(self, state: list[Tensor]) -> list[Tensor]:
         """Return the state one step later."""
-        return [torch.relu(self._layer(state, index)) for index in range(len(state))]
+        return [self._layer(state, index).relu_() for index in range(len(state))]
 
     def _layer(self, state: list[Tensor], index: int) -> Tensor:
         near = [state[index]]
@@ -126,11 +127,11 @@ class LayerKernel:
         near_input = torch.cat(near, 1) if len(near) > 1 else near[0]
         near_input = near_input.contiguous(memory_format=torch.channels_last)
         if index == 0:
-            return functional.conv2d(near_input, self._near[0], padding=1) + self._image
+            return functional.conv2d(near_input, self._near[0], padding=1).add_(self._image)
         z = functional.conv2d(near_input, self._near[index], self._biases[index], padding=1)
         if up is None:
             return z
-        return z + functional.conv2d(state[index - 1], up, stride=self._strides[index], padding=1)
+        return z.add_(functional.conv2d(state[index - 1], up, stride=self._strides[index], padding=1))
 
     def keep(self, rows: Tensor) -> None:
         """Go on with these rows of the batch only."""
