@@ -88,6 +88,13 @@ class PackedLayer(nn.Module):
         self.register_buffer("side", weight.side, persistent=False)
         self._matrix = matrix if isinstance(matrix, GroupMajor) else None
 
+    def share_weight(self, other: PackedLayer) -> None:
+        """Hold the very bytes of ``other``, as layers with tied weights do."""
+        self._template = other._template
+        for name in ("codes", "scales", "side"):
+            self.register_buffer(name, getattr(other, name), persistent=False)
+        self._matrix = other._matrix
+
     @property
     def matrix(self) -> PackedMatrix:
         """The weight ready for products; its tables are made anew after a change of device."""
