@@ -169,7 +169,7 @@ def _sums(scaled: Scaled, chosen: Assignment, i: int, size: int) -> tuple[Vector
 
 def mirrored(grid: Vector) -> Vector:
     """Return the grid of the negated values, ascending."""
-    return np.asarray(-grid[::-1])
+    return np.asarray(0.0 - grid[::-1])  # no -0.0
 
 
 def lloyd(groups: Groups, grids: Sequence[Vector], plan: Plan) -> tuple[list[Vector], list[float]]:
@@ -195,22 +195,19 @@ def lloyd(groups: Groups, grids: Sequence[Vector], plan: Plan) -> tuple[list[Vec
 def _step(scaler: Scaler, grids: list[Vector], chosen: Assignment) -> tuple[list[Vector], Assignment]:
     """One centroid step and the assignment after it.
 
-    Under "fit" the ends of a grid set the scale. A step that moves them may raise the error, so it counts only where
-    it does not; else the ends are held, and with them the scales.
+    Under "fit" the ends of a grid set the scale, and moving them may raise the error. So they are held, which cannot
+    raise it, unless moving them is better.
     """
     plan = scaler.plan
-    if plan.rule == "fit":
-        new = [
-            _outer_one(grid, pin) for grid, pin in zip(moved(scaler, grids, chosen, plan.pins), plan.pins, strict=True)
-        ]
-        after = assign(scaler, new)
-        if after.objective <= chosen.objective:
-            return new, after
-        held = [pin | np.isin(np.arange(pin.size), (0, pin.size - 1)) for pin in plan.pins]
-        new = moved(scaler, grids, chosen, held)
+    if plan.rule == "absmax":
+        new = moved(scaler, grids, chosen, plan.pins)
         return new, assign(scaler, new)
-    new = moved(scaler, grids, chosen, plan.pins)
-    return new, assign(scaler, new)
+    ends = [np.isin(np.arange(pin.size), (0, pin.size - 1)) for pin in plan.pins]
+    held = moved(scaler, grids, chosen, [pin | end for pin, end in zip(plan.pins, ends, strict=True)])
+    free = moved(scaler, grids, chosen, plan.pins)
+    free = [_outer_one(grid, pin) for grid, pin in zip(free, plan.pins, strict=True)]
+    outcomes = [(new, assign(scaler, new)) for new in (held, free)]
+    return min(outcomes, key=lambda outcome: outcome[1].objective)
 
 
 def _outer_one(grid: Vector, pin: Mask) -> Vector:
