@@ -13,7 +13,7 @@ import json
 import re
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -30,6 +30,7 @@ from steelyard.quant.po2.families import family as find_family
 from steelyard.quant.po2.hf_files import linear_weights, write_config, write_tokenizer
 from steelyard.quant.po2.memory import PeakMemory
 from steelyard.quant.po2.packed_files import FORMAT, PackedFile, write_packed
+from steelyard.quant.po2.summary import Summary, summarize
 from steelyard.quant.po2.tensor import QuantizedTensor, quantize
 
 MANIFEST = "conversion.json"
@@ -44,43 +45,14 @@ _BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
-class Layer:
-    """What became of one weight.
-
-    Attributes:
-        name: Its name in the checkpoint.
-        shape: Its shape.
-        relative_mse: ||w - q||^2 / ||w||^2.
-        bits_per_weight: Nominal.
-        stored_bits_per_weight: 8 * bytes in the file / weights.
-        histogram: How many groups chose each grid.
-        raised: Groups so small beside the tensor's largest that their scale was raised to the smallest there is.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    relative_mse: float
-    bits_per_weight: float
-    stored_bits_per_weight: float
-    histogram: tuple[int, ...]
-    raised: bool
-
-
-@dataclass(frozen=True)
 class Conversion:
     """The outcome of :func:`convert`.
 
     Attributes:
         output: The folder.
-        layers: The quantised weights, in the order of the shards.
-        kept: Names of the tensors that stayed as they are.
+        summary: Layers, bits and errors, as the shards tell them.
         shards: Shards in all.
         reused: Shards that an earlier run had finished.
-        weights: Quantised weights.
-        relative_mse: Squared error of all quantised weights over their squared norm.
-        bits_per_weight: Nominal bits of a quantised weight.
-        stored_bits_per_weight: 8 * bytes in the files / quantised weights.
-        output_bytes: Bytes of all shards.
         seconds: Wall time.
         memory_start: RssAnon when it began, bytes; None where the system does not tell.
         memory_peak: The most RssAnon that was seen.
@@ -89,15 +61,9 @@ class Conversion:
     """
 
     output: Path
-    layers: tuple[Layer, ...]
-    kept: tuple[str, ...]
+    summary: Summary
     shards: int
     reused: int
-    weights: int
-    relative_mse: float
-    bits_per_weight: float
-    stored_bits_per_weight: float
-    output_bytes: int
     seconds: float
     memory_start: int | None
     memory_peak: int | None
@@ -118,6 +84,7 @@ class _Settings(NamedTuple):
 class _Item(NamedTuple):
     name: str
     quantize: bool
+    transposed: bool
     numel: int
 
 
@@ -141,7 +108,7 @@ def convert(
     group_size: int | None = None,
     scale: str | None = None,
     search: str = "none",
-    filter: str | None = None,  # noqa: A002 - the word that users of other converters know
+    filter: str | None = None,
     keep: Keep = "same",
     shard_bytes: int = SHARD_BYTES,
     force: bool = False,
@@ -176,13 +143,19 @@ def convert(
         job = _plan(checkpoint, settings, _folder(checkpoint, Path(output)))
         _claim(job, force)
         reused = _write_shards(job, progress, memory)
-        layers, kept, sums = _read_back(job)
-        notes = _finish(job, sums)
+        summary = summarize(PackedFile(job.shard(number)) for number in range(len(job.batches)))
+        notes = _finish(job, summary)
     return Conversion(
-        job.output, layers, kept, len(job.batches), reused, int(sums["weights"]), sums["error"] / (sums["power"] or 1.0),
-        sums["bits"], sums["stored_bits"], int(sums["bytes"]), time.monotonic() - began, memory.start, memory.peak,
-        4 * max(_numel(entry.shape) for entry in checkpoint.entries.values()), tuple(notes),
-    )  # fmt: skip
+        output=job.output,
+        summary=summary,
+        shards=len(job.batches),
+        reused=reused,
+        seconds=time.monotonic() - began,
+        memory_start=memory.start,
+        memory_peak=memory.peak,
+        largest_bytes=4 * max(_numel(entry.shape) for entry in checkpoint.entries.values()),
+        notes=notes,
+    )
 
 
 def _settings(
@@ -205,7 +178,7 @@ def _settings(
 def _folder(checkpoint: Checkpoint, output: Path) -> Path:
     """Return ``output`` once it is sure that nothing of the source lies in or below it, nor it below the source."""
     target, origin = output.resolve(), checkpoint.path.resolve()
-    if target == origin or origin in target.parents or (checkpoint.folder is not None and target in origin.parents):
+    if target == origin or origin in target.parents or target in origin.parents:
         raise InputError(f"output {output} would mix with the checkpoint {checkpoint.path}; choose a folder beside it")
     if output.exists() and not output.is_dir():
         raise InputError(f"output {output} is a file; name a folder")
@@ -216,7 +189,7 @@ def _plan(checkpoint: Checkpoint, settings: _Settings, output: Path) -> _Job:
     """Assign every tensor to a shard, from shapes alone."""
     chosen = linear_weights(checkpoint)
     if settings.filter is not None:
-        chosen = {name for name in chosen if re.search(settings.filter, name)}
+        chosen = {name: turned for name, turned in chosen.items() if re.search(settings.filter, name)}
     if not chosen:
         raise InputError(f"{checkpoint.path} has no linear weight that the filter {settings.filter!r} takes")
     form = scales.resolve(settings.family, settings.scale)
@@ -224,22 +197,19 @@ def _plan(checkpoint: Checkpoint, settings: _Settings, output: Path) -> _Job:
     filled = 0
     for name, entry in checkpoint.entries.items():
         numel = _numel(entry.shape)
-        item = _Item(name, name in chosen, numel)
-        bits = (
-            4 + (form.width + form.side) / settings.group_size
-            if item.quantize
-            else 8 * _dtype(entry, settings).itemsize
-        )
-        if batches[-1] and filled + numel * bits / 8 > settings.shard_bytes:
+        item = _Item(name, name in chosen, chosen.get(name, False), numel)
+        packed = 0.5 + (form.width + form.side) / settings.group_size / 8
+        size = int(numel * (packed if item.quantize else _kept_dtype(entry.dtype, settings).itemsize))
+        if batches[-1] and filled + size > settings.shard_bytes:
             batches.append([])
             filled = 0
         batches[-1].append(item)
-        filled += int(numel * bits / 8)
+        filled += size
     described = {
         "format": FORMAT,
         "source": checkpoint.identity,
         "settings": {**settings._asdict(), "family": asdict(settings.family)},
-        "batches": [[(item.name, item.quantize) for item in batch] for batch in batches],
+        "batches": [[(item.name, item.quantize, item.transposed) for item in batch] for batch in batches],
     }
     plan = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
     return _Job(checkpoint, settings, batches, output, plan)
@@ -292,7 +262,7 @@ def _write_shards(job: _Job, progress: OnProgress | None, memory: PeakMemory) ->
             if progress is not None:
                 progress(done, total, item.name)
             if item.quantize:
-                quantized[item.name], reports[item.name] = _quantized(job, item.name)
+                quantized[item.name], reports[item.name] = _quantized(job, item)
             else:
                 plain[item.name] = _kept(job, item.name)
             done += item.numel
@@ -315,9 +285,11 @@ def _is_finished(job: _Job, number: int) -> bool:
     return shard.file.metadata.get("plan") == job.plan and shard.file.is_whole()
 
 
-def _quantized(job: _Job, name: str) -> tuple[QuantizedTensor, dict[str, Any]]:
+def _quantized(job: _Job, item: _Item) -> tuple[QuantizedTensor, dict[str, Any]]:
+    """Return the weight (out, in) packed along its inputs, and what its file notes of it."""
     settings = job.settings
-    weight = job.checkpoint.read(name)
+    weight = job.checkpoint.read(item.name)
+    weight = weight.t() if item.transposed else weight
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", RuntimeWarning)
         packed = quantize(weight, settings.family, settings.group_size, settings.scale, settings.search)
@@ -356,77 +328,26 @@ def squared_error(packed: QuantizedTensor, weight: Tensor) -> tuple[float, float
 
 def _kept(job: _Job, name: str) -> Tensor:
     tensor = job.checkpoint.read(name)
-    return tensor.to(_dtype_of(tensor.dtype, job.settings))
+    return tensor.to(_kept_dtype(tensor.dtype, job.settings))
 
 
-def _dtype_of(dtype: torch.dtype, settings: _Settings) -> torch.dtype:
+def _kept_dtype(dtype: torch.dtype, settings: _Settings) -> torch.dtype:
     return _KEPT.get(settings.keep, dtype) if dtype.is_floating_point else dtype
-
-
-def _dtype(entry: Any, settings: _Settings) -> torch.dtype:
-    return _dtype_of(entry.dtype, settings)
 
 
 def _numel(shape: tuple[int, ...]) -> int:
     return torch.Size(shape).numel()
 
 
-def _read_back(job: _Job) -> tuple[tuple[Layer, ...], tuple[str, ...], dict[str, float]]:
-    """Return layers, names of kept tensors, and sums, from the headers of the shards."""
-    layers: list[Layer] = []
-    kept: list[str] = []
-    sums = {"weights": 0.0, "error": 0.0, "power": 0.0, "bytes": 0.0}
-    nominal = stored = 0.0
-    for shard in _opened(job):
-        kept += shard.plain
-        sums["bytes"] += shard.file.path.stat().st_size
-        for layer, report in layers_of(shard):
-            numel = _numel(layer.shape)
-            layers.append(layer)
-            sums["weights"] += numel
-            sums["error"] += report["error"]
-            sums["power"] += report["power"]
-            nominal += layer.bits_per_weight * numel
-            stored += 8 * shard.stored_bytes(layer.name)
-    return (
-        tuple(layers),
-        tuple(kept),
-        {**sums, "bits": nominal / sums["weights"], "stored_bits": stored / sums["weights"]},
-    )
-
-
-def _opened(job: _Job) -> Iterator[PackedFile]:
-    return (PackedFile(job.shard(number)) for number in range(len(job.batches)))
-
-
-def layers_of(shard: PackedFile) -> Iterator[tuple[Layer, dict[str, Any]]]:
-    """Yield every quantised tensor of a file as a :class:`Layer`, with what its conversion noted ({} if nothing)."""
-    for name, row in shard.table.items():
-        packed, report = shard.read(name), row.get("report", {})
-        power = report.get("power", 0.0)
-        error = report["error"] / power if power else (0.0 if report else float("nan"))
-        yield (
-            Layer(
-                name, packed.shape, error, packed.bits_per_weight,
-                8 * shard.stored_bytes(name) / _numel(packed.shape),
-                tuple(packed.selector_histogram().tolist()), bool(report.get("raised", False)),
-            ),
-            report,
-        )  # fmt: skip
-
-
-def _finish(job: _Job, sums: dict[str, float]) -> list[str]:
+def _finish(job: _Job, summary: Summary) -> tuple[str, ...]:
     """Write the files beside the shards; return notes for the user."""
-    places: dict[str, str] = {}
-    for shard in _opened(job):
-        places |= dict.fromkeys(shard.file.spans, shard.file.path.name)
     about = {
-        "total_size": sum(span.end - span.begin for shard in _opened(job) for span in shard.file.spans.values()),
-        "quantized_weights": int(sums["weights"]),
-        "bits_per_weight": sums["bits"],
-        "stored_bits_per_weight": sums["stored_bits"],
+        "total_size": summary.data_bytes,
+        "quantized_weights": summary.weights,
+        "bits_per_weight": summary.bits_per_weight,
+        "stored_bits_per_weight": summary.stored_bits_per_weight,
     }
-    index = {"metadata": about, "weight_map": dict(sorted(places.items()))}
+    index = {"metadata": about, "weight_map": dict(sorted(summary.places.items()))}
     write_whole(job.output / INDEX, [(json.dumps(index, indent=2) + "\n").encode()])
     if job.checkpoint.config is not None:
         settings = job.settings
@@ -443,4 +364,4 @@ def _finish(job: _Job, sums: dict[str, float]) -> list[str]:
         dtype = settings.keep if settings.keep != "same" else None
         write_config(job.output, job.checkpoint.config, quantization, dtype)
     note = write_tokenizer(job.output, job.checkpoint)
-    return [] if note is None else [note]
+    return () if note is None else (note,)

@@ -15,6 +15,7 @@ import torch
 from steelyard.extras import require
 from steelyard.models.safefile import write_whole
 from steelyard.quant.po2.checkpoints import Checkpoint, Entry
+from steelyard.quant.po2.torch_nn import default_filter, quantizable
 
 _BESIDE = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
@@ -24,17 +25,18 @@ _BESIDE = (
 _NOT_LINEAR = ("embed", "norm", "lm_head", "wte", "wpe", "ln_", "shared.weight", "position", "output.weight")
 
 
-def linear_weights(checkpoint: Checkpoint) -> set[str]:
-    """Return the names of the weights of linear layers, embeddings, norms and the output layer left out.
+def linear_weights(checkpoint: Checkpoint) -> dict[str, bool]:
+    """Return weight name -> whether it is stored (in, out), of the linear layers that are quantised.
 
-    Where the configuration names a model of transformers, its empty skeleton tells; else names and shapes do: weights
-    with two dimensions whose name has no part of an embedding, a norm or an output layer.
+    Where the configuration names a model of transformers, its empty skeleton tells, and the layers are those that
+    :func:`steelyard.quant.po2.torch_nn.quantize_model` takes; else names and shapes do: weights with two dimensions
+    whose name has no part of an embedding, a norm or an output layer.
     """
-    weights = {name: entry for name, entry in checkpoint.entries.items() if _can_be_linear(name, entry)}
+    weights = [name for name, entry in checkpoint.entries.items() if _can_be_linear(name, entry)]
     linear = _skeleton_weights(checkpoint)
     if linear is None:
-        return {name for name in weights if not any(word in name.lower() for word in _NOT_LINEAR)}
-    return weights.keys() & linear
+        return {name: False for name in weights if not any(word in name.lower() for word in _NOT_LINEAR)}
+    return {name: linear[name] for name in weights if name in linear}
 
 
 def _can_be_linear(name: str, entry: Entry) -> bool:
@@ -42,8 +44,8 @@ def _can_be_linear(name: str, entry: Entry) -> bool:
     return shaped and entry.dtype.is_floating_point and name.endswith(".weight")
 
 
-def _skeleton_weights(checkpoint: Checkpoint) -> set[str] | None:
-    """Return the ``nn.Linear`` weights of the model that the configuration names, with and without its prefix."""
+def _skeleton_weights(checkpoint: Checkpoint) -> dict[str, bool] | None:
+    """Return the linear weights of the model that the configuration names, with and without its prefix."""
     config = checkpoint.config or {}
     classes, layers = config.get("architectures"), config.get("num_hidden_layers", 0)
     if not (isinstance(classes, list) and classes and isinstance(classes[0], str)):
@@ -52,21 +54,25 @@ def _skeleton_weights(checkpoint: Checkpoint) -> set[str] | None:
         return None
     transformers = require("transformers", "quant")
     kind: Any = getattr(transformers, classes[0], None)
-    if not (inspect.isclass(kind) and issubclass(kind, transformers.PreTrainedModel)):
+    if not _is_subclass(kind, transformers.PreTrainedModel):
         return None
     try:
         with torch.device("meta"):  # no memory, and no draw from the global random stream
             model = kind(kind.config_class.from_dict(config))
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, ImportError):
         return None  # a configuration that transformers refuses: names tell
-    head = model.get_output_embeddings()
+    keep = default_filter(model)
     names = {
-        f"{name}.weight"
+        f"{name}.weight": not isinstance(module, torch.nn.Linear)
         for name, module in model.named_modules()
-        if isinstance(module, torch.nn.Linear) and module is not head
+        if quantizable(module) and module.weight.ndim == 2 and keep(module, name)
     }
     prefix = f"{model.base_model_prefix}."
-    return names | {name.removeprefix(prefix) for name in names}
+    return names | {name.removeprefix(prefix): transposed for name, transposed in names.items()}
+
+
+def _is_subclass(kind: Any, base: Any) -> bool:
+    return inspect.isclass(kind) and issubclass(kind, base)
 
 
 def write_config(output: Path, config: Mapping[str, Any], quantization: Mapping[str, Any], dtype: str | None) -> None:

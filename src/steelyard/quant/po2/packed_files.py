@@ -34,6 +34,7 @@ def write_packed(
     quantized: Mapping[str, QuantizedTensor],
     plain: Mapping[str, Tensor],
     reports: Mapping[str, Mapping[str, Any]] | None = None,
+    model: Mapping[str, Any] | None = None,
     **strings: str,
 ) -> None:
     """Write quantised and plain tensors into one file, which appears when it is whole.
@@ -43,6 +44,7 @@ def write_packed(
         quantized: Name -> quantised tensor.
         plain: Name -> tensor that is stored as it is.
         reports: Name -> what else to note of a quantised tensor, as JSON.
+        model: What else to note of the model, as JSON.
         strings: More metadata of the header.
 
     Raises:
@@ -63,6 +65,7 @@ def write_packed(
                 raise InputError(f"the tensor '{part_name(name, part)}' is in the way of a part of '{name}'; rename it")
             tensors[part_name(name, part)] = values
     header = {"version": FORMAT, "families": [json.loads(family) for family in families], "tensors": table}
+    header |= {} if model is None else {"model": dict(model)}
     write_safe(path, tensors, {**strings, "format": "pt", KEY: json.dumps(header, separators=(",", ":"))})
 
 
@@ -73,6 +76,7 @@ class PackedFile:
         file: The safetensors file.
         table: Name of a quantised tensor -> its text fields and its report.
         plain: Names of the tensors that are stored as they are.
+        model: What else is noted of the model.
 
     Raises:
         InputError: It is no such file, has another format version, or is damaged.
@@ -90,9 +94,10 @@ class PackedFile:
                 f"{path} has the format version {str(version)[:40]!r}; this version of steelyard reads '{FORMAT}'. "
                 "Quantise the checkpoint again, or install the steelyard that wrote it"
             )
-        families, table = header.get("families"), header.get("tensors")
-        if not isinstance(families, list) or not isinstance(table, dict):
+        families, table, model = header.get("families"), header.get("tensors"), header.get("model", {})
+        if not isinstance(families, list) or not isinstance(table, dict) or not isinstance(model, dict):
             raise InputError(f"{path} is damaged: its header lacks the families or the tensors")
+        self.model: dict[str, Any] = model
         self._families = [json.dumps(family) for family in families]
         self.table: dict[str, dict[str, Any]] = {name: self._row(name, row) for name, row in table.items()}
         used = {part_name(name, part) for name in self.table for part in PARTS}
@@ -138,9 +143,7 @@ class PackedFile:
             or not 0 <= row["family"] < len(self._families)
             or not isinstance(row.get("report", {}), dict)
         ):
-            raise InputError(
-                f"{self.file.path} is damaged: the header's entry of '{name[:80]}' lacks a field"
-            )
+            raise InputError(f"{self.file.path} is damaged: the header's entry of '{name[:80]}' lacks a field")
         return row
 
 
