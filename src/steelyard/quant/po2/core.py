@@ -1,8 +1,8 @@
 """Encode groups on the best of several grids and scales: the torch path, which every other path must equal bit by bit.
 
 Problem and selector are the paper's (abstract); rounding, order of sums and ties are a reconstruction, fixed here:
-float32 throughout, u = x * ((1 / t) / s), code = number of midpoints below u, error = s^2 * sum w (u - v)^2 added in
-sixteen lanes that are folded in halves, least error first, ties to the lowest grid, then the first factor.
+float32 throughout, u = x * ((1 / t) / s), code = number of midpoints below u, error = s^2 * sum w (u - v)^2 where every
+sixteen elements are folded in halves and then added up, least error first, ties to the lowest grid, then factor.
 """
 
 from __future__ import annotations
@@ -158,12 +158,17 @@ def encode(options: Plan, groups: Tensor, scale: float, importance: Tensor | Non
         options: The plan.
         groups: float32 (n, g), finite.
         scale: The tensor's scale t.
-        importance: float32 (n, g) weights >= 0 of the squared errors, or None for ones.
+        importance: float32 (k, g) weights >= 0 of the squared errors, k a divisor of n: the k rows serve the groups in
+            turn, as the groups of one row after another do. None for ones.
     """
-    low, high = groups.amin(1).clamp(max=0), groups.amax(1).clamp(min=0)
-    options_tried = trials(options, low, high, scale)
-    codes, pairs = search(options, groups, options_tried, importance)
-    return finish(options, codes, pairs, options_tried)
+    tried = trials(options, *extrema(groups), scale)
+    codes, pairs = search(options, groups, tried, importance)
+    return finish(options, codes, pairs, tried)
+
+
+def extrema(groups: Tensor) -> tuple[Tensor, Tensor]:
+    """Return min(x, 0) and max(x, 0) of every group, float32 (n,)."""
+    return groups.amin(1).clamp(max=0), groups.amax(1).clamp(min=0)
 
 
 def search(options: Plan, groups: Tensor, tried: Trials, importance: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -193,29 +198,38 @@ def _folded_error(difference: Tensor, importance: Tensor | None) -> Tensor:
     """Return the (weighted) sum of squares of each row in the one order that both paths share."""
     squares = difference * difference
     if importance is not None:
-        squares = squares * importance
+        squares = squares * importance.repeat(len(squares) // len(importance), 1)
     n, size = squares.shape
     if size % LANES:
         squares = torch.nn.functional.pad(squares, (0, -size % LANES))
     lanes = squares.reshape(n, -1, LANES)
-    total = lanes[:, 0]
-    for block in range(1, lanes.shape[1]):
-        total = total + lanes[:, block]
-    while total.shape[1] > 1:
-        half = total.shape[1] // 2
-        total = total[:, :half] + total[:, half:]
-    return total[:, 0]
+    while lanes.shape[2] > 1:
+        half = lanes.shape[2] // 2
+        lanes = lanes[:, :, :half] + lanes[:, :, half:]
+    total = lanes[:, 0, 0]
+    for chunk in range(1, lanes.shape[1]):
+        total = total + lanes[:, chunk, 0]
+    return total
+
+
+def _columns(options: Plan, pairs: Tensor, tried: Trials) -> Tensor:
+    """Return the column of ``tried`` that each winning pair stands for, (n, 1)."""
+    return (pairs % len(options.factors) if tried.shared else pairs)[:, None]
+
+
+def chosen_factors(options: Plan, pairs: Tensor, tried: Trials) -> Tensor:
+    """Return what each group is multiplied with under its winning pair, float32 (n,)."""
+    return tried.factors.gather(1, _columns(options, pairs, tried))[:, 0]
 
 
 def finish(options: Plan, codes: Tensor, pairs: Tensor, tried: Trials) -> Encoded:
     """Turn the winning pairs into scale codes and selectors, and codes into their stored form."""
     grid = torch.div(pairs, len(options.factors), rounding_mode="floor")
-    column = pairs % len(options.factors) if tried.shared else pairs
     selectors = grid.to(torch.uint8)
     if options.family.signed_scale:  # the mirror image of value k is value (levels - 1 - k) with the sign turned
         last = len(options.family.grids[0]) - 1
         codes = torch.where(selectors[:, None] == 1, last - codes, codes)
-    return Encoded(codes, tried.codes.gather(1, column[:, None])[:, 0], selectors)
+    return Encoded(codes, tried.codes.gather(1, _columns(options, pairs, tried))[:, 0], selectors)
 
 
 def decode(family: GridFamily, codes: Tensor, values: Tensor, selectors: Tensor) -> Tensor:

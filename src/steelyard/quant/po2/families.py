@@ -7,6 +7,7 @@ a reconstruction (Lloyd on Gaussian groups of 16, unless said otherwise). The ot
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 from dataclasses import dataclass
@@ -143,7 +144,7 @@ def _check_grids(family: GridFamily) -> None:
             raise InputError(f"grid {number} {where} must have 2 to {LEVELS} values (4-bit codes); got {len(grid)}")
         if not all(math.isfinite(value) and abs(value) <= 1e6 for value in grid):
             raise InputError(f"grid {number} {where} must have finite values of at most 1e6 in size")
-        if any(low > high for low, high in zip(grid, grid[1:], strict=False)):
+        if any(low > high for low, high in itertools.pairwise(grid)):
             raise InputError(f"grid {number} {where} must be ascending; sort it")
         if grid[0] >= 0 or grid[-1] <= 0:
             raise InputError(f"grid {number} {where} must reach below and above 0, or one sign of x has no value")

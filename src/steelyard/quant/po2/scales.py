@@ -30,6 +30,7 @@ class _Float(NamedTuple):
 
 # E3M3 and E3M4 have bias 0, as the range of a scale is relative: only the tensor's scale sees it.
 _FLOATS = {"e4m3": _Float(4, 3, 7, 1), "e3m3": _Float(3, 3, 0), "e4m2": _Float(4, 2, 7), "e3m4": _Float(3, 4, 0)}
+_CAST_UNIT = {"e4m3": 1.0, "e3m3": 2.0**7}
 
 
 @dataclass(frozen=True)
@@ -182,8 +183,8 @@ def round_scales(family: GridFamily, form: ScaleLayout, ratios: Tensor) -> tuple
         tiny = torch.tensor(2.0**-24, dtype=torch.float16, device=ratios.device)
         kept = torch.where((ratios > 0) & (kept == 0), tiny, kept)
         return kept, kept.float()
-    if form.name == "e4m3":
-        held = ratios.clamp(max=_E4M3_TOP).to(torch.float8_e4m3fn).view(torch.uint8)
+    if form.name in _CAST_UNIT:  # E3M3 is the lower half of E4M3's codes in another unit
+        held = (ratios.clamp(max=form.top) / _CAST_UNIT[form.name]).to(torch.float8_e4m3fn).view(torch.uint8)
     elif form.name == "e8m0":
         held = _round_e8m0(family, form, ratios)
     else:
@@ -194,8 +195,8 @@ def round_scales(family: GridFamily, form: ScaleLayout, ratios: Tensor) -> tuple
 
 def code_values(form: ScaleLayout, codes: Tensor) -> Tensor:
     """Return the float32 values of scale codes (selector bits removed)."""
-    if form.name == "e4m3":
-        return codes.view(torch.float8_e4m3fn).float()
+    if form.name in _CAST_UNIT:
+        return codes.view(torch.float8_e4m3fn).float() * _CAST_UNIT[form.name]
     return torch.tensor(form.values, dtype=torch.float32, device=codes.device)[codes.int()]
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import json
 import math
 import warnings
 from dataclasses import dataclass
 from fractions import Fraction
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -245,32 +248,39 @@ def quantize(
     rows = t.detach().movedim(axis, -1).reshape(-1, t.shape[axis])
     t_scale = _tensor_scale(options, rows, None if like is None else like.tensor_scale)
     weights = _importance(importance, rows.shape[1], options.group_size, rows.device)
-    parts = [_encode(options, block, t_scale, weights) for block in _blocks(rows, options.group_size)]
-    codes = torch.cat([part.codes for part in parts])
-    return from_codes(
-        options, codes, torch.cat([part.scale_codes for part in parts]), torch.cat([part.selectors for part in parts]),
-        t_scale, tuple(t.shape), axis,
-    )  # fmt: skip
+    parts = []
+    for block in _blocks(rows):
+        part = _encode(options, block, t_scale, weights)
+        parts.append((_pack(part.codes.reshape(len(block), -1)), part.scale_codes, part.selectors))
+    packed, scale_codes, selectors = (torch.cat(part) for part in zip(*parts, strict=True))
+    return _assemble(options, packed, scale_codes, selectors, t_scale, tuple(t.shape), axis)
 
 
 def from_codes(
     options: Plan, codes: Tensor, scale_codes: Tensor, selectors: Tensor, t_scale: float, shape: tuple[int, ...],
-    axis: int,
+    axis: int = -1,
 ) -> QuantizedTensor:  # fmt: skip
     """Pack codes that were chosen elsewhere (GPTQ chooses them column by column).
 
     Args:
-        options: The plan they were made with.
-        codes: uint8, as many as groups * group_size * rows, any shape in row order.
-        scale_codes: One a group.
+        options: The plan they were made with (``core.plan``).
+        codes: uint8, rows * groups * group_size of them in row order, any shape; the padding's included.
+        scale_codes: One a group (``core.Encoded``).
         selectors: uint8, one a group.
         t_scale: Tensor scale.
         shape: Shape of the original.
-        axis: Axis along which groups run, not negative.
+        axis: Axis along which groups run.
     """
-    groups = -(-shape[axis] // options.group_size)
-    stored, side = scales.pack_scales(options.form, scale_codes.reshape(-1, groups), selectors.reshape(-1, groups))
-    packed = core.pack_codes(codes.reshape(-1, groups * options.group_size))
+    packed = _pack(codes.reshape(math.prod(shape) // shape[axis], -1))
+    return _assemble(options, packed, scale_codes, selectors, t_scale, shape, axis % len(shape))
+
+
+def _assemble(
+    options: Plan, packed: Tensor, scale_codes: Tensor, selectors: Tensor, t_scale: float, shape: tuple[int, ...],
+    axis: int,
+) -> QuantizedTensor:  # fmt: skip
+    rows = len(packed)
+    stored, side = scales.pack_scales(options.form, scale_codes.reshape(rows, -1), selectors.reshape(rows, -1))
     return QuantizedTensor(
         packed, stored, t_scale, options.family, options.group_size, options.form.name, shape, axis, side
     )
@@ -278,11 +288,25 @@ def from_codes(
 
 def dequantize(q: QuantizedTensor, dtype: torch.dtype = torch.float32) -> Tensor:
     """Return grid value * group scale in the original shape, computed in float32."""
-    values, selectors = scales.unpack_scales(q.layout, q.scales, q.side)
-    codes = q.unpacked_codes().reshape(-1, q.group_size)
-    flat = core.decode(q.family, codes, values.flatten() * q.tensor_scale, selectors.flatten())
-    rows = flat.reshape(len(q.codes), -1)[:, : q.shape[q.axis]]
-    return _restore(rows, q.shape, q.axis).to(dtype)
+    form, fast = q.layout, _fast(q.codes.device)
+    if fast is not None and form.width == 8 and not form.side and q.group_size % 2 == 0:
+        padded = fast.unpack_bytes(q.codes.contiguous(), q.scales.contiguous(), _byte_table(q), q.group_size)
+    else:
+        values, selectors = scales.unpack_scales(form, q.scales, q.side)
+        codes = q.unpacked_codes().reshape(-1, q.group_size)
+        flat = core.decode(q.family, codes, values.flatten() * q.tensor_scale, selectors.flatten())
+        padded = flat.reshape(len(q.codes), -1)
+    return _restore(padded[:, : q.shape[q.axis]], q.shape, q.axis).to(dtype)
+
+
+def _byte_table(q: QuantizedTensor) -> Tensor:
+    """Return the value of every (scale byte, code), float32 (256, 16); bytes that are no scale get 0."""
+    every, form = torch.arange(256, dtype=torch.uint8), q.layout
+    mask = (1 << form.value_bits) - 1
+    real = (every & mask if mask < 255 else every).int() < len(form.values)
+    values, selectors = scales.unpack_scales(form, torch.where(real, every, 0), None)
+    codes = torch.arange(LEVELS, dtype=torch.uint8).repeat(256, 1)
+    return core.decode(q.family, codes, values * q.tensor_scale, selectors.clamp(max=q.family.n_grids - 1))
 
 
 def fake_quantize(
@@ -318,7 +342,7 @@ def fake_quantize(
     weights = _importance(importance, rows.shape[1], options.group_size, rows.device)
     out = torch.empty(rows.shape, dtype=torch.float32, device=rows.device)
     done = 0
-    for block in _blocks(rows, options.group_size):
+    for block in _blocks(rows):
         part = _encode(options, block, t_scale, weights)
         values = scales.code_values(options.form, part.scale_codes) if options.form.width == 8 else part.scale_codes
         flat = core.decode(options.family, part.codes, values.float() * t_scale, part.selectors)
@@ -367,16 +391,37 @@ def _importance(importance: Tensor | None, cols: int, size: int, device: torch.d
     return torch.nn.functional.pad(weights, (0, padding)).reshape(-1, size)
 
 
-def _blocks(rows: Tensor, size: int) -> list[Tensor]:
-    """Cut rows into blocks of at most about ``_BLOCK`` elements, whole rows each."""
-    return list(rows.split(max(1, _BLOCK // rows.shape[1])))
+def _blocks(rows: Tensor) -> tuple[Tensor, ...]:
+    """Cut rows into blocks of about ``_BLOCK`` elements, whole rows each."""
+    return torch.split(rows, max(1, _BLOCK // rows.shape[1]))
+
+
+@functools.cache
+def _kernels() -> ModuleType | None:
+    """Return the numba path, or None where numba is not installed."""
+    try:
+        return importlib.import_module("steelyard.quant.po2.kernels")
+    except ModuleNotFoundError as error:
+        if error.name != "numba":
+            raise
+        return None
+
+
+def _fast(device: torch.device) -> ModuleType | None:
+    return _kernels() if device.type == "cpu" else None
+
+
+def _pack(codes: Tensor) -> Tensor:
+    fast = _fast(codes.device)
+    return core.pack_codes(codes) if fast is None or codes.shape[1] % 2 else fast.pack_codes(codes)
 
 
 def _encode(options: Plan, block: Tensor, t_scale: float, weights: Tensor | None) -> Encoded:
     """Encode some rows."""
+    engine = _fast(block.device) or core
     whole = torch.nn.functional.pad(block.float(), (0, -block.shape[1] % options.group_size))
     groups = whole.reshape(-1, options.group_size)
-    low, high = groups.amin(1).clamp(max=0), groups.amax(1).clamp(min=0)
+    low, high = engine.extrema(groups)
     small = core.count_small_groups(options, low, high, t_scale)
     if small:
         warnings.warn(
@@ -386,8 +431,7 @@ def _encode(options: Plan, block: Tensor, t_scale: float, weights: Tensor | None
             stacklevel=4,
         )
     tried = core.trials(options, low, high, t_scale)
-    spread = None if weights is None else weights.repeat(len(block), 1)
-    codes, pairs = core.search(options, groups, tried, spread)
+    codes, pairs = engine.search(options, groups, tried, weights)
     return core.finish(options, codes, pairs, tried)
 
 
