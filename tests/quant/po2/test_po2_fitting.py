@@ -147,14 +147,36 @@ def test_codes_are_those_of_a_binary_search(seed, size, width):
     x = rng.standard_normal((20, 8))
     x[0, : min(8, size - 1)] = ((grid[1:] + grid[:-1]) / 2)[:8]  # ties go down
     plan = Plan("absmax", lambda ideal, _: np.ones_like(ideal), (), mirror=False, tol=0.0, iters=1)
-    scaled = Scaler(Groups(x, None, np.ones(20)), plan).scaled(grid)
+    scaled = Scaler(Groups(x, None, np.ones(20), np.ones(20)), plan).scaled(grid)
     assert np.array_equal(codes_of(scaled, grid), np.searchsorted((grid[1:] + grid[:-1]) / 2, x, side="left"))
+
+
+def test_a_centroid_weighs_by_the_scale_squared_and_what_is_not_used_stays():
+    x = np.array([[1.0, 0.2]] * 6 + [[3.0, 0.9]] * 6)  # u: 1, 0.2 with scale 1; 1, 0.3 with scale 3
+    groups = Groups(x, np.tile([1.0, 2.0], (12, 1)), np.ones(12), np.ones(12))
+    grid, pins = np.array([-1.0, 0.25, 0.7]), np.array([False, False, True])
+    plan = Plan("absmax", lambda ideal, _: ideal, (pins,), mirror=False, tol=0.0, iters=1)
+    scaler = Scaler(groups, plan)
+    chosen = assign(scaler, [grid])
+    assert chosen.errors == pytest.approx([0.3**2 + 2 * 0.05**2] * 6 + [9 * (0.3**2 + 2 * 0.05**2)] * 6)
+    (new,) = moved(scaler, [grid], chosen, plan.pins)
+    assert new == pytest.approx([-1.0, (1 * 0.2 + 9 * 0.3) / 10, 0.7])  # empty, centroid, pinned
+    few = Scaler(groups.take(np.arange(12) < 9), plan)
+    assert moved(few, [grid], assign(few, [grid]), plan.pins)[0] is grid  # nine groups have no say
+
+
+def test_runs_end_by_the_tolerance_or_the_count():
+    x = gaussian(0)[:2000]
+    history = np.array(fit_grids(x, n_restarts=1, tol=1e-3).history)
+    falls = 1 - history[1:] / history[:-1]
+    assert falls[-1] <= 1e-3 < falls[:-1].min()
+    assert len(fit_grids(x, n_restarts=1, tol=0.0, iters=7).history) == 8
 
 
 def test_renormalising_every_iteration_is_a_trap():
     """Dividing a grid by its largest value after each step looks harmless, and the error rises."""
     x = gaussian(0)
-    groups = Groups(x / np.sqrt((x**2).mean()), None, np.ones(len(x)))
+    groups = Groups(x / np.sqrt((x**2).mean()), None, np.ones(len(x)), np.ones(len(x)))
     fixed, uniform = np.array(NF4_GRID), np.linspace(-1, 1, 16)
     pins = (np.ones(16, bool), np.zeros(16, bool))
     scaler = Scaler(groups, Plan("absmax", lambda ideal, _: ideal, pins, mirror=False, tol=0.0, iters=1))
@@ -226,9 +248,18 @@ def test_rule_fit_learns_and_keeps_its_scale_free_form():
 
 
 def test_learned_family_quantises_with_the_error_of_the_history():
-    for options in ({}, {"mirror": True}, {"n_grids": 3, "n_restarts": 1}, {"fixed": (SFP4_PAIR,), "n_grids": 3}):
-        fit = learned(**options)
-        assert relative_mse(gaussian(0), fit.family) == pytest.approx(fit.history[-1], rel=1e-4)
+    some = 5.0 * gaussian(0)[:1500]  # a size that is no power of two, which E8M0 would see
+    for options in (
+        {},
+        {"mirror": True},
+        {"n_grids": 3},
+        {"n_grids": 3, "fixed": (SFP4_PAIR,)},
+        {"n_grids": 1, "scale": "e8m0"},
+        {"n_grids": 2, "scale": "e8m0"},
+        {"n_grids": 5},
+    ):
+        fit = fit_grids(some, n_restarts=1, iters=5, **options)
+        assert relative_mse(some, fit.family) == pytest.approx(fit.history[-1], rel=1e-4), options
 
 
 def test_samples_count_by_their_number_of_values_and_not_by_their_scale():
@@ -328,6 +359,7 @@ X = gaussian(10, groups=60)
         (lambda: fit_grids(np.float64(1.0)), r"samples\[0\]"),
         (lambda: fit_grids([1.0]), "groups"),
         (lambda: fit_grids(np.zeros((50, 16))), "samples"),
+        (lambda: fit_grids(np.full((50, 16), -0.3)), "one value"),
         (lambda: fit_grids(np.where(X > 2, np.nan, X)), r"samples\[0\]"),
         (lambda: fit_grids([X, torch.tensor(X).fill_(float("inf"))]), r"samples\[1\]"),
         (lambda: fit_grids(X > 0), "dtype"),

@@ -34,6 +34,7 @@ _TIGHT = np.concatenate([[-1.0], np.linspace(-0.5, 0.5, LEVELS - 2), [1.0]])
 _WARPS = (1.0, 0.7, 1.4, 0.5, 2.0, 0.6, 1.2, 0.85)  # |v| ** p: tells later grids from the first ones
 _JITTER = 0.02  # standard deviation of the noise on a restart's grids, in units of the group's maximum
 _NEGLIGIBLE = 1e-12  # a group this small against its sample's RMS counts as all zero
+_LARGEST = 3e38  # float32 holds it
 _HEAVIER = 1.25  # ratio of peak shares that is worth a warning; Student t5 over Gaussian is 1.39, t3 1.9
 
 
@@ -100,6 +101,9 @@ def fit_grids(
 ) -> GridFit:
     """Learn grids of 16 values so that the best of them per group has the least squared error.
 
+    The cost is linear in values, grids and restarts; the defaults take 1.4 s for 20,000 groups of 16 on one thread.
+    Part of a model's weights is enough: beyond that many groups the grids hardly move.
+
     Args:
         samples: Weights or activations: one tensor or array, or a list of them. Groups are cut along the last axis;
             every sample is divided by its RMS, so that all count by their number of values. All-zero groups are left
@@ -142,6 +146,8 @@ def fit_grids(
             f"samples hold {len(pool.values)} groups of {group_size} that are not all zero, {n_grids} grids need at "
             f"least {MIN_GROUPS * n_grids}; pass more samples."
         )
+    if np.ptp(np.abs(pool.values)) < _NEGLIGIBLE:
+        raise InputError("samples hold one value only, up to its sign; there is nothing to learn.")
     best: tuple[list[Vector], list[float]] | None = None
     starts = _starts(init, n_grids, frozen, pool, seed)
     for start in itertools.islice(starts, n_restarts):
@@ -166,17 +172,29 @@ def _family(grids: list[Vector], name: str, rule: Rule, group_size: int, scale: 
     return GridFamily(name, values, rule, group_size, scale, signed_scale=mirror)
 
 
-def _rounding(form: ScaleLayout, rule: Rule, grids: Sequence[Vector]) -> Callable[[Vector, Vector], Vector]:
+def _rounding(form: ScaleLayout, rule: Rule, grids: Sequence[Vector]) -> Callable[[Vector, Groups], Vector]:
     """Return how scales are stored; the tensor's scale comes from the first grids and never moves with them."""
     start = _family(list(grids), "start", rule, 1, form.name, mirror=False)
-    unit = tensor_scale(start, form, -1.0, 1.0, start.cap, start.candidates)
 
-    def rounded(ideal: Vector, amax: Vector) -> Vector:
-        tensor = np.ones_like(amax) if form.absolute else unit * amax
-        ratios = torch.from_numpy((ideal / tensor).astype(np.float32))
+    def rounded(ideal: Vector, groups: Groups) -> Vector:
+        tensor = _tensor_scales(start, form, groups)
+        ratios = torch.from_numpy(np.clip(ideal / tensor, 0.0, _LARGEST).astype(np.float32))
         return np.asarray(round_scales(start, form, ratios)[1].double().numpy() * tensor, dtype=np.float64)
 
     return rounded
+
+
+def _tensor_scales(start: GridFamily, form: ScaleLayout, groups: Groups) -> Vector:
+    """Return each group's tensor scale (n,), in the units of the divided samples.
+
+    It is asked for at the mantissa of the sample's largest value: an E8M0 scale sees the mantissa, none the exponent.
+    """
+    if form.absolute:
+        return np.asarray(1.0 / groups.rms)
+    mantissa = np.frexp(np.frexp(groups.amax)[0] * np.frexp(groups.rms)[0])[0]
+    different, which = np.unique(mantissa, return_inverse=True)
+    scales = [tensor_scale(start, form, -m, m, start.cap, start.candidates) for m in different.tolist()]
+    return np.asarray((np.array(scales) / different)[which] * groups.amax)
 
 
 def _starts(init: str, n_grids: int, frozen: list[Vector], pool: Groups, seed: int) -> Iterator[list[Vector]]:
@@ -257,14 +275,15 @@ def _pool(samples: Samples, weights: Samples | None, group_size: int) -> Groups:
         )
     mass = np.concatenate([np.ones_like(g.values) if g.weights is None else g.weights for g in cut])
     weighted = any(groups.weights is not None for groups in cut)
-    return Groups(values, mass if weighted else None, np.concatenate([groups.unit for groups in cut]))
+    amax, rms = (np.concatenate([getattr(g, name) for g in cut]) for name in ("amax", "rms"))
+    return Groups(values, mass if weighted else None, amax, rms)
 
 
 def _cut(number: int, part: ArrayLike | Tensor, share: ArrayLike | Tensor | None, group_size: int) -> Groups:
     values = _array(f"samples[{number}]", part)
     peak = float(np.abs(values).max())
     rms = math.sqrt(float(((values / peak) ** 2).mean())) if peak else 1.0
-    values = values / (peak or 1.0) / rms
+    values = values / (peak or 1.0) / rms  # in two steps: squares of huge values overflow
     weights = None if share is None else _spread(number, share, values.shape)
     missing = -values.shape[-1] % group_size
     if missing:  # quantize pads with zeros too; here they must not count
@@ -274,7 +293,8 @@ def _cut(number: int, part: ArrayLike | Tensor, share: ArrayLike | Tensor | None
     values = values.reshape(-1, group_size)
     weights = None if weights is None else weights.reshape(-1, group_size)
     counts = np.abs(values if weights is None else values * (weights > 0)).max(axis=1) > _NEGLIGIBLE
-    return Groups(values, weights, np.full(len(values), 1.0 / rms)).take(counts)
+    size = np.ones(len(values))
+    return Groups(values, weights, size / rms, size * (peak or 1.0) * rms).take(counts)
 
 
 def _spread(number: int, share: ArrayLike | Tensor, shape: tuple[int, ...]) -> Vector:

@@ -31,7 +31,8 @@ class Groups:
 
     values: Vector  # (n, g)
     weights: Vector | None  # (n, g) importance of every element; None: all 1
-    unit: Vector  # (n,) amax of the sample that the group is from: the block scale's format is relative to it
+    amax: Vector  # (n,) largest magnitude of the group's sample after the division: most scales are relative to it
+    rms: Vector  # (n,) what the sample was divided by: plain E8M0 scales are absolute
 
     def energy(self) -> float:
         """Return the weighted sum of squares, what the objective is relative to."""
@@ -40,7 +41,8 @@ class Groups:
 
     def take(self, rows: Mask) -> Groups:
         """Return the groups that ``rows`` (n,) marks."""
-        return Groups(self.values[rows], None if self.weights is None else self.weights[rows], self.unit[rows])
+        weights = None if self.weights is None else self.weights[rows]
+        return Groups(self.values[rows], weights, self.amax[rows], self.rms[rows])
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Plan:
     """What holds for a whole run: how scales come about and which values may move."""
 
     rule: Rule
-    round_scales: Callable[[Vector, Vector], Vector]  # (ideal scales, amax of the sample) -> stored scales
+    round_scales: Callable[[Vector, Groups], Vector]  # ideal scales (n,) -> stored ones
     pins: tuple[Mask, ...]  # a mask of pinned values for every grid; all pinned: a fixed grid
     mirror: bool
     tol: float
@@ -91,7 +93,7 @@ class Scaler:
         x = self.groups.values
         low, high = ends or (-1.0, 1.0)
         ideal = np.maximum(x.max(axis=1) / high, x.min(axis=1) / low)
-        scale = self.plan.round_scales(ideal, self.groups.unit)[:, None]
+        scale = self.plan.round_scales(ideal, self.groups)[:, None]
         u = x / scale
         mass = scale**2 * (np.ones_like(x) if self.groups.weights is None else self.groups.weights)
         least = float(u.min())

@@ -134,7 +134,7 @@ def _errors(name: str, values: ArrayLike) -> Vector:
 def _finite(name: str, values: ArrayLike) -> Vector:
     try:
         array = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{name} must be a number or an array of numbers: {error}.") from None
     if not np.isfinite(array).all():
         raise InputError(f"{name} must be finite.")
