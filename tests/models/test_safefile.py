@@ -15,7 +15,7 @@ from steelyard.models import safefile
 from steelyard.models.safefile import DTYPES, SafeFile, parse_json, write_safe, write_whole
 
 TENSORS = st.dictionaries(
-    st.text(max_size=8).filter(lambda name: name != "__metadata__"),
+    st.text(max_size=8).filter(lambda name: name != "__metadata__" and name.isprintable()),
     st.tuples(st.sampled_from(list(DTYPES.values())), st.lists(st.integers(0, 4), max_size=3), st.integers(0, 9)).map(
         lambda drawn: (
             (torch.arange(1000) * 7 % (drawn[2] + 2))[: torch.Size(drawn[1]).numel()].reshape(drawn[1]).to(drawn[0])
@@ -85,6 +85,8 @@ def entry(dtype="F32", shape=(1,), ends=(0, 4)):
         (b'{"a":1,"a":2}', b"", "names 'a' twice"),
         ({"__metadata__": {"a": 1}}, b"", "strings to strings"),
         ({"a": 1}, b"", "no table"),
+        ({"a\nb": entry()}, b"1234", r"names a tensor 'a\\nb'"),
+        ({"\x1b[2J": entry()}, b"1234", "printable"),
         ({"a": entry("F8_E4M3")}, b"", "dtype 'F8_E4M3'"),
         ({"a": entry(shape=(-1,))}, b"", "numbers from 0"),
         ({"a": entry(shape=(True,))}, b"", "numbers from 0"),

@@ -111,6 +111,8 @@ class SafeFile:
         return fingerprint(self._map, self.header_size, ((span.begin, span.end) for span in self.spans.values()))
 
     def _span(self, name: str, entry: Any) -> Span:
+        if not name.isprintable():  # such a name would reach terminals and messages
+            raise InputError(f"{self.path} names a tensor {name[:80]!r}; names of printable characters are needed")
         where = f"{self.path}: the header entry of '{name[:80]}'"
         if not isinstance(entry, dict):
             raise InputError(f"{where} is no table")
@@ -151,7 +153,7 @@ def parse_json(text: str | bytes, path: Path) -> Any:
         made: dict[str, Any] = {}
         for name, value in pairs:
             if name in made:
-                raise InputError(f"{path} names '{name[:80]}' twice")
+                raise InputError(f"{path} names {name[:80]!r} twice")
             made[name] = value
         return made
 

@@ -76,7 +76,7 @@ def test_values_that_are_not_numbers(tmp_path, bad, dtype):
 
 @pytest.mark.parametrize(
     "name", ["../x.safetensors", "/etc/x.safetensors", "a/b.safetensors", "a\\b.safetensors", ".x.safetensors",
-             "x.bin", "", "x\0.safetensors", "..",]
+             "x.bin", "", "x\0.safetensors", "..", "x\n.safetensors"]
 )  # fmt: skip
 def test_names_of_an_index_stay_in_its_folder(tmp_path, name):
     write_safe(tmp_path / "x.safetensors", {"a": A}, {})
@@ -90,6 +90,7 @@ def test_names_of_an_index_stay_in_its_folder(tmp_path, name):
         ({}, "needs a weight_map"),
         ([1], "needs a weight_map"),
         ({"a": 3}, "needs a weight_map"),
+        ({"a\n": "one.safetensors"}, "cannot be printed"),
         ({"a": "three.safetensors"}, r"names the shard three\.safetensors, which is missing"),
         ({"a": "two.safetensors"}, "says that the tensor 'a' is in two"),
         ({"c": "two.safetensors"}, "says that the tensor 'c' is in two"),

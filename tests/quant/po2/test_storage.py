@@ -212,6 +212,7 @@ ACTIVATIONS = {
         (lambda h, t: put(h, *ROW, "family", True), "lacks a field"),
         (lambda h, t: put(h, *ROW, "report", 1), "lacks a field"),
         (lambda h, t: drop(h, *ROW, "shape"), "lacks a field"),
+        (lambda h, t: put(h, "tensors", "a\n", h["tensors"]["inner.0.weight"]), "lacks a field"),
         (lambda h, t: put(h, *ROW, "shape", "[32, 1000000]"), "'scales'"),
         (lambda h, t: put(h, *ROW, "shape", "[-1]"), "shape"),
         (lambda h, t: put(h, *ROW, "axis", "9"), "axis"),

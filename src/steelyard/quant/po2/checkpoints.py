@@ -143,8 +143,11 @@ def read_index(folder: Path) -> dict[str, Path]:
     places = json_table(where).get("weight_map")
     if not isinstance(places, dict) or not places or not all(isinstance(name, str) for name in places.values()):
         raise InputError(f"{where} needs a weight_map from names of tensors to names of files")
+    if not all(name.isprintable() for name in places):
+        raise InputError(f"{where} names tensors with characters that cannot be printed; it is damaged")
     for name in sorted(set(places.values())):
-        if not name.endswith(".safetensors") or any(letter in name for letter in "/\\\0") or name.startswith("."):
+        plain = name.isprintable() and "/" not in name and "\\" not in name and not name.startswith(".")
+        if not (plain and name.endswith(".safetensors")):
             raise InputError(f"{where} names the file {name[:80]!r}; a plain name of a .safetensors file is needed")
         if not (folder / name).exists():
             raise InputError(f"{where} names the shard {name}, which is missing; fetch it again")

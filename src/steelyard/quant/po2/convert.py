@@ -84,7 +84,6 @@ class _Settings(NamedTuple):
 class _Item(NamedTuple):
     name: str
     quantize: bool
-    transposed: bool
     numel: int
 
 
@@ -189,7 +188,7 @@ def _plan(checkpoint: Checkpoint, settings: _Settings, output: Path) -> _Job:
     """Assign every tensor to a shard, from shapes alone."""
     chosen = linear_weights(checkpoint)
     if settings.filter is not None:
-        chosen = {name: turned for name, turned in chosen.items() if re.search(settings.filter, name)}
+        chosen = {name for name in chosen if re.search(settings.filter, name)}
     if not chosen:
         raise InputError(f"{checkpoint.path} has no linear weight that the filter {settings.filter!r} takes")
     form = scales.resolve(settings.family, settings.scale)
@@ -197,7 +196,7 @@ def _plan(checkpoint: Checkpoint, settings: _Settings, output: Path) -> _Job:
     filled = 0
     for name, entry in checkpoint.entries.items():
         numel = _numel(entry.shape)
-        item = _Item(name, name in chosen, chosen.get(name, False), numel)
+        item = _Item(name, name in chosen, numel)
         packed = 0.5 + (form.width + form.side) / settings.group_size / 8
         size = int(numel * (packed if item.quantize else _kept_dtype(entry.dtype, settings).itemsize))
         if batches[-1] and filled + size > settings.shard_bytes:
@@ -209,7 +208,7 @@ def _plan(checkpoint: Checkpoint, settings: _Settings, output: Path) -> _Job:
         "format": FORMAT,
         "source": checkpoint.identity,
         "settings": {**settings._asdict(), "family": asdict(settings.family)},
-        "batches": [[(item.name, item.quantize, item.transposed) for item in batch] for batch in batches],
+        "batches": [[(item.name, item.quantize) for item in batch] for batch in batches],
     }
     plan = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
     return _Job(checkpoint, settings, batches, output, plan)
@@ -262,7 +261,7 @@ def _write_shards(job: _Job, progress: OnProgress | None, memory: PeakMemory) ->
             if progress is not None:
                 progress(done, total, item.name)
             if item.quantize:
-                quantized[item.name], reports[item.name] = _quantized(job, item)
+                quantized[item.name], reports[item.name] = _quantized(job, item.name)
             else:
                 plain[item.name] = _kept(job, item.name)
             done += item.numel
@@ -285,11 +284,10 @@ def _is_finished(job: _Job, number: int) -> bool:
     return shard.file.metadata.get("plan") == job.plan and shard.file.is_whole()
 
 
-def _quantized(job: _Job, item: _Item) -> tuple[QuantizedTensor, dict[str, Any]]:
+def _quantized(job: _Job, name: str) -> tuple[QuantizedTensor, dict[str, Any]]:
     """Return the weight (out, in) packed along its inputs, and what its file notes of it."""
     settings = job.settings
-    weight = job.checkpoint.read(item.name)
-    weight = weight.t() if item.transposed else weight
+    weight = job.checkpoint.read(name)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", RuntimeWarning)
         packed = quantize(weight, settings.family, settings.group_size, settings.scale, settings.search)

@@ -15,7 +15,7 @@ import torch
 from steelyard.extras import require
 from steelyard.models.safefile import write_whole
 from steelyard.quant.po2.checkpoints import Checkpoint, Entry
-from steelyard.quant.po2.torch_nn import default_filter, quantizable
+from steelyard.quant.po2.torch_nn import default_filter
 
 _BESIDE = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
@@ -25,18 +25,18 @@ _BESIDE = (
 _NOT_LINEAR = ("embed", "norm", "lm_head", "wte", "wpe", "ln_", "shared.weight", "position", "output.weight")
 
 
-def linear_weights(checkpoint: Checkpoint) -> dict[str, bool]:
-    """Return weight name -> whether it is stored (in, out), of the linear layers that are quantised.
+def linear_weights(checkpoint: Checkpoint) -> set[str]:
+    """Return the names of the weights of linear layers, embeddings, norms and the output layer left out.
 
-    Where the configuration names a model of transformers, its empty skeleton tells, and the layers are those that
-    :func:`steelyard.quant.po2.torch_nn.quantize_model` takes; else names and shapes do: weights with two dimensions
-    whose name has no part of an embedding, a norm or an output layer.
+    Where the configuration names a model of transformers, its empty skeleton tells, and the layers are the
+    ``nn.Linear`` ones that :func:`steelyard.quant.po2.torch_nn.quantize_model` takes; else names and shapes do:
+    weights with two dimensions whose name has no part of an embedding, a norm or an output layer.
     """
-    weights = [name for name, entry in checkpoint.entries.items() if _can_be_linear(name, entry)]
+    weights = {name for name, entry in checkpoint.entries.items() if _can_be_linear(name, entry)}
     linear = _skeleton_weights(checkpoint)
     if linear is None:
-        return {name: False for name in weights if not any(word in name.lower() for word in _NOT_LINEAR)}
-    return {name: linear[name] for name in weights if name in linear}
+        return {name for name in weights if not any(word in name.lower() for word in _NOT_LINEAR)}
+    return weights & linear
 
 
 def _can_be_linear(name: str, entry: Entry) -> bool:
@@ -44,7 +44,7 @@ def _can_be_linear(name: str, entry: Entry) -> bool:
     return shaped and entry.dtype.is_floating_point and name.endswith(".weight")
 
 
-def _skeleton_weights(checkpoint: Checkpoint) -> dict[str, bool] | None:
+def _skeleton_weights(checkpoint: Checkpoint) -> set[str] | None:
     """Return the linear weights of the model that the configuration names, with and without its prefix."""
     config = checkpoint.config or {}
     classes, layers = config.get("architectures"), config.get("num_hidden_layers", 0)
@@ -62,13 +62,10 @@ def _skeleton_weights(checkpoint: Checkpoint) -> dict[str, bool] | None:
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, ImportError):
         return None  # a configuration that transformers refuses: names tell
     keep = default_filter(model)
-    names = {
-        f"{name}.weight": not isinstance(module, torch.nn.Linear)
-        for name, module in model.named_modules()
-        if quantizable(module) and module.weight.ndim == 2 and keep(module, name)
-    }
+    linear = {name: module for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)}
+    names = {f"{name}.weight" for name, module in linear.items() if keep(module, name)}
     prefix = f"{model.base_model_prefix}."
-    return names | {name.removeprefix(prefix): transposed for name, transposed in names.items()}
+    return names | {name.removeprefix(prefix) for name in names}
 
 
 def _is_subclass(kind: Any, base: Any) -> bool:

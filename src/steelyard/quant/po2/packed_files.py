@@ -137,13 +137,14 @@ class PackedFile:
     def _row(self, name: str, row: Any) -> dict[str, Any]:
         fields = ("version", "group_size", "scale_format", "shape", "axis")
         if (
-            not isinstance(row, dict)
+            not name.isprintable()
+            or not isinstance(row, dict)
             or not all(isinstance(row.get(field), str) for field in fields)
             or type(row.get("family")) is not int
             or not 0 <= row["family"] < len(self._families)
             or not isinstance(row.get("report", {}), dict)
         ):
-            raise InputError(f"{self.file.path} is damaged: the header's entry of '{name[:80]}' lacks a field")
+            raise InputError(f"{self.file.path} is damaged: the header's entry of {name[:80]!r} lacks a field")
         return row
 
 
