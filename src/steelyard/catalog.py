@@ -45,6 +45,13 @@ METHODS: tuple[Entry, ...] = (
         "torch DataLoader",
         "group-robust training where the number of groups sampled per step may change at any time",
     ),
+    Entry(
+        "lattice",
+        "nets",
+        "nets",
+        "nn.Module",
+        "recurrent convolutional networks that learn their breadth, depth and time at a price each",
+    ),
 )
 
 

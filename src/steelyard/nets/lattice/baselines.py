@@ -1,4 +1,4 @@
-"""What the lattice is compared with: fixed recurrent and feed-forward networks, ACT, and pruning by norm."""
+"""What the lattice is compared with: fixed recurrent and feed-forward networks, BLT, ACT, and pruning by norm."""
 
 from __future__ import annotations
 
@@ -26,6 +26,17 @@ class FixedStepsRCNN(LatticeRCNN):
         super().__init__(*args, **{**kwargs, "time": "fixed"})
         with torch.no_grad():
             self.theta[:-1] = _NEVER_LOG
+        self.theta.requires_grad_(False)
+
+
+class BLT(LatticeRCNN):
+    """Bottom-up, lateral and top-down network trained to answer at every step alike (Spoerer et al. 2017, 2020).
+
+    Time is not learned; stop it afterwards with ``EntropyThreshold``.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{**kwargs, "time": "fixed"})
         self.theta.requires_grad_(False)
 
 

@@ -47,9 +47,10 @@ ABLATIONS = (
          breadth_weight="uniform"),
 )  # fmt: skip
 EQUAL = (
-    _arm("fixed_steps", "Recurrent, fixed steps", "baseline", kind="fixed_steps", steps=4),
-    _arm("feed_forward", "Feed-forward", "baseline", kind="feed_forward", channels=24),
-    _arm("entropy", "No costs, entropy threshold (BLT)", "baseline", entropy_steps=4.0),
+    _arm("fixed_steps", "Recurrent, fixed steps, equal compute", "baseline", kind="fixed_steps", equal=True),
+    _arm("feed_forward", "Feed-forward, equal compute", "baseline", kind="feed_forward", equal=True),
+    _arm("entropy", "No costs, entropy threshold, equal compute", "baseline", stop="entropy", equal=True),
+    _arm("blt", "BLT, entropy threshold, equal compute", "baseline", kind="blt", stop="entropy", equal=True),
     _arm("act", "Adaptive computation time", "baseline", kind="act", time=0.1),
     _arm("ponder", "PonderNet's geometric prior", "baseline", time=0.1, time_prior=0.2),
 )
@@ -66,6 +67,7 @@ CLASSES = tuple(
 PEOPLE = (
     _arm("contrast", "Trained at six contrasts, price of time .03", "method", time=0.03),
     _arm("contrast_entropy", "No costs, entropy threshold", "baseline", entropy_steps=4.5),
+    _arm("contrast_blt", "BLT, entropy threshold", "baseline", kind="blt", entropy_steps=4.5),
     _arm("shuffled", "Times in random order", "floor"),
     _arm("halves", "People against people (split halves)", "ceiling"),
 )
@@ -149,17 +151,38 @@ def run(cell: CellInput) -> Measured:
     if broken:
         return diverged(updates, parts.chance, broken)
     metrics, curves = measure.measure(model, parts, config, cell, extra.get("entropy_steps"))
-    notes = {"kappa": float(model.kappa.detach())} if model.time == "adaptive" else {}
+    notes: dict[str, str | float | int] = {"kappa": float(model.kappa.detach())} if model.time == "adaptive" else {}
     return Measured(metrics, updates, curves, notes)
 
 
 def settings(cell: CellInput) -> tuple[dict[str, Any], Config]:
     """Split the arm's settings into what the bench reads and the network's configuration."""
     chosen = dict(cell.config)
-    if cell.task.startswith("digits"):
-        chosen.setdefault("steps", int(cell.params["digits_steps"]))
+    digits = cell.task.startswith("digits")
+    box = {"steps": int(cell.params["digits_steps"])} if digits else {}
+    if chosen.pop("equal", False):
+        steps = float(cell.params["equal_steps_digits" if digits else "equal_steps"])
+        size = int(cell.data["images"].shape[2])
+        chosen.update(equal_compute(str(chosen.get("kind", "lattice")), chosen.pop("stop", ""), steps, size))
+    chosen = {**box, **chosen}
     known = {name: value for name, value in chosen.items() if name in Config.model_fields}
     return {name: value for name, value in chosen.items() if name not in known}, Config(**known)
+
+
+def equal_compute(kind: str, stop: str, steps: float, size: int) -> dict[str, Any]:
+    """Return the settings with which a rival executes about as many multiply-adds as a lattice that takes ``steps``.
+
+    Args:
+        kind: Of the rival's network.
+        stop: "entropy" for one that stops by entropy.
+        steps: Mean number of steps that the lattice takes once deployed, measured on tuning seeds.
+        size: Height and width of the images.
+    """
+    if stop == "entropy":
+        return {"entropy_steps": steps}
+    if kind == "fixed_steps":
+        return {"steps": max(Config().layers, round(steps))}
+    return {"channels": measure.feed_forward_width(Config(), steps, size)}
 
 
 def replace_ramp(config: Config) -> Config:
@@ -213,7 +236,14 @@ TASKS = (
          dataset="human_contrast"),
 )  # fmt: skip
 SWEEP = _names(TIMES, BREADTHS, DEPTHS)
-PARAMS = {"updates": 350, "digits_updates": 190, "digits_steps": 6, "class_images": 1400}
+PARAMS = {
+    "updates": 350,
+    "digits_updates": 190,
+    "digits_steps": 6,
+    "class_images": 1400,
+    "equal_steps": 5.5,
+    "equal_steps_digits": 4.2,
+}
 
 BENCH = BenchSpec(
     method="lattice",

@@ -16,7 +16,7 @@ from steelyard.contracts import CellInput
 from steelyard.errors import InputError
 from steelyard.extras import require
 from steelyard.nets.lattice import core
-from steelyard.nets.lattice.baselines import ACT, ACT_EPS, FeedForward, FixedStepsRCNN
+from steelyard.nets.lattice.baselines import ACT, ACT_EPS, BLT, FeedForward, FixedStepsRCNN
 from steelyard.nets.lattice.card import Config
 from steelyard.nets.lattice.inference import EntropyThreshold, StopResult, stop_early
 from steelyard.nets.lattice.resources import BoxWarning, box_check, used_resources
@@ -36,19 +36,32 @@ DRAWS = 10
 
 def network(config: Config, kind: str, channels: int, classes: int, generator: torch.Generator, **more: Any
             ) -> LatticeRCNN:  # fmt: skip
-    """Return an untrained network of ``kind``: lattice, fixed_steps, feed_forward or act."""
+    """Return an untrained network of ``kind``: lattice, fixed_steps, blt, feed_forward or act."""
     common: dict[str, Any] = {"pool": config.pool, "stride": config.stride, "readout_scale": config.readout_scale}
     common |= {"seed": generator, **more}
     if kind == "feed_forward":
         return FeedForward(channels, classes, config.channels, config.layers, **common)
     common["max_steps"] = config.steps
-    if kind == "fixed_steps":
-        return FixedStepsRCNN(channels, classes, config.channels, config.layers, **common)
+    if kind in ("fixed_steps", "blt"):
+        fixed = FixedStepsRCNN if kind == "fixed_steps" else BLT
+        return fixed(channels, classes, config.channels, config.layers, **common)
     common |= {"halting_bound": config.halting_bound, "halting_start": config.halting_start}
     if kind == "act":
         return ACT(channels, classes, config.channels, config.layers, **common)
     common |= {"time": config.time_selection, "state_term": config.state_term}
     return LatticeRCNN(channels, classes, config.channels, config.layers, **common)
+
+
+def feed_forward_width(config: Config, steps: float, size: int) -> int:
+    """Return the width of the feed-forward network whose multiply-adds are nearest to ``steps`` of the lattice's."""
+    lattice, generator = network(config, "lattice", 1, 10, torch.Generator()), torch.Generator()
+    wanted = float(core.total_macs(lattice.macs_per_step(size, size), torch.tensor(steps)))
+
+    def distance(width: int) -> float:
+        rival = network(config.model_copy(update={"channels": width}), "feed_forward", 1, 10, generator)
+        return abs(sum(rival.macs_per_step(size, size)) - wanted)
+
+    return min(range(1, 129), key=distance)
 
 
 def prices(config: Config) -> ResourceCost:

@@ -28,7 +28,8 @@ def run(cell: CellInput) -> Measured:
     if cell.arm == "halves":
         return _halves(cell, config)
     parts = tasks.split(cell)
-    model = measure.network(config, "lattice", 1, parts.classes, cell.torch_rng("weights"), input_range=RANGE)
+    kind = str(cell.config.get("kind", "lattice"))
+    model = measure.network(config, kind, 1, parts.classes, cell.torch_rng("weights"), input_range=RANGE)
     updates = int(cell.params["updates"])
     broken = measure.train(model, parts, config, updates, cell.torch_rng("batches"), augment=random_contrast)
     if broken:
