@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import steelyard
-from steelyard.cli import data, look, weigh
+from steelyard.cli import data, look, quant, weigh
 from steelyard.errors import InputError, SteelyardError
 
 INTERRUPTED = 130
@@ -26,6 +26,7 @@ app = typer.Typer(
 for command in (*look.COMMANDS, *weigh.COMMANDS):
     command.add_to(app)
 app.add_typer(data.app, name="data")
+app.add_typer(quant.app, name="quant")
 
 
 def _version(asked: bool) -> None:
