@@ -57,3 +57,8 @@ def test_the_collector_is_off_while_timing_and_as_before_after(collecting):
     finally:
         (gc.enable if before else gc.disable)()
     assert seen == [False]
+
+
+def test_another_clock():
+    ticks = iter(range(100))
+    assert interleaved({"a": lambda: None}, repeats=2, warmup=0, clock=lambda: float(next(ticks))) == {"a": [1.0, 1.0]}

@@ -6,9 +6,10 @@ unsigned, which spares numba's wrap-around test for negative ones (twice the spe
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 import numpy.typing as npt
+
+from steelyard.quant.po2.kernels import compiled
 
 Floats = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
@@ -18,7 +19,7 @@ _BYTE = np.uint64(255)
 _TILE = 64  # rows decoded together, so that scaling finds them in the first-level cache
 
 
-@numba.njit(nogil=True, cache=True, fastmath={"contract"})  # type: ignore[untyped-decorator]
+@compiled
 def _fill(table: Floats, grids: Floats, x: Floats) -> None:
     """Fill (m, 8, 256) partial sums G[low] x[2b] + G[high] x[2b + 1] for the 16 inputs ``x`` of a word."""
     for i in range(grids.shape[0]):
@@ -30,7 +31,7 @@ def _fill(table: Floats, grids: Floats, x: Floats) -> None:
                     table[start + low] = grids[i, low] * x[2 * b] + product
 
 
-@numba.njit(nogil=True, cache=True, fastmath={"contract"})  # type: ignore[untyped-decorator]
+@compiled
 def row_product(
     words: Words, scales: Bytes, scale_of: Floats, selector_of: Bytes, grids: Floats, x: Floats, y: Floats
 ) -> None:
@@ -64,7 +65,7 @@ def row_product(
             y[r] += scale_of[byte] * ((a + b) + (d + e))
 
 
-@numba.njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@compiled
 def decode(
     words: Words, scales: Bytes, scale_of: Floats, selector_of: Bytes, pairs: Words, first: int, out: Floats
 ) -> None:
