@@ -144,7 +144,7 @@ def room_page(room: str) -> str:
     package = f"steelyard.{room}"
     module = importlib.import_module(package)
     groups: dict[str, list[str]] = {}
-    for name in module.__all__:
+    for name in dir(module):
         home = getattr(module, name).__module__
         groups.setdefault(home.removeprefix(f"{package}.").partition(".")[0], []).append(name)
     parts = [f"# `{package}`", str(module.__doc__).strip(), f"Every name is imported from `{package}`."]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -40,7 +40,7 @@ def missing_extra_message(package: str, extra: str) -> str:
 
 
 def lazy_exports(
-    package: str, homes: Mapping[str, tuple[str, ...]], extra: str
+    package: str, homes: Mapping[str, tuple[str, ...]], extra: str, apart: Collection[str] = ()
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Return ``__getattr__``, ``__dir__`` and ``__all__`` (PEP 562) of a room whose names load on first use.
 
@@ -48,6 +48,8 @@ def lazy_exports(
         package: The room's dotted name.
         homes: Module relative to the room -> names that it defines, e.g. ``{"nfi.core": ("exact_cross_entropy",)}``.
         extra: The extra that a missing dependency is installed with.
+        apart: Modules that need another extra than ``extra``: their names stay out of ``__all__``, so that
+            ``from … import *`` works without it.
     """
     home_of = {name: home for home, names in homes.items() for name in names}
 
@@ -57,4 +59,4 @@ def lazy_exports(
         return getattr(require(f"{package}.{home_of[name]}", extra), name)
 
     names = sorted(home_of)
-    return get, lambda: names, names
+    return get, lambda: names, [name for name in names if home_of[name] not in apart]

@@ -20,4 +20,5 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "gdro_fsq.huggingface": ("GroupDROTrainerMixin",),
     },
     extra="optim",
+    apart=("nfi.huggingface", "gdro_fsq.huggingface"),
 )

@@ -40,4 +40,5 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "po2.huggingface": ("PO2Config",),
     },
     extra="quant",
+    apart=("po2.torchao",),
 )
