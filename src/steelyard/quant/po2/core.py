@@ -12,7 +12,6 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -67,6 +66,20 @@ class Encoded(NamedTuple):
     selectors: Tensor
 
 
+class Found(NamedTuple):
+    """What a search chose.
+
+    Attributes:
+        codes: uint8 (n, g), indices into ``search_grids``.
+        grids: uint8 (n,).
+        columns: int64 (n,), the column of ``Trials``.
+    """
+
+    codes: Tensor
+    grids: Tensor
+    columns: Tensor
+
+
 class Trials(NamedTuple):
     """The scales that each group may take: one column a factor, or a column a (grid, factor) under "fit".
 
@@ -76,6 +89,7 @@ class Trials(NamedTuple):
         factors: float32 (n, columns), what x is multiplied with.
         weights: float32 (n, columns), the scales brought near 1 so that their squares neither over- nor underflow.
         shared: Whether all grids share the columns.
+        raised: Groups so small that every scale tried had to be raised to the format's smallest.
     """
 
     codes: Tensor
@@ -83,6 +97,7 @@ class Trials(NamedTuple):
     factors: Tensor
     weights: Tensor
     shared: bool
+    raised: int
 
 
 def plan(family: GridFamily, group_size: int | None, scale: str | None, search: str) -> Plan:
@@ -143,12 +158,14 @@ def trials(options: Plan, low: Tensor, high: Tensor, scale: float) -> Trials:
     base = scales.group_scales(options.family, options.form, low, high)
     factors = torch.tensor(options.factors, dtype=torch.float32, device=base.device)
     ratios = (base[:, :, None] * factors).flatten(1) if len(options.factors) > 1 else base * factors
-    codes, values = scales.round_scales(options.family, options.form, ratios / scale)
+    ratios = ratios / scale
+    codes, values = scales.round_scales(options.family, options.form, ratios)
     weights = values
     if options.form.absolute or options.form.width > 8:
         top = float(values.max())
         weights = values * math.ldexp(1.0, -math.frexp(top)[1]) if top else values
-    return Trials(codes, values, scales.reciprocals(values, scale), weights, base.shape[1] == 1)
+    raised = scales.count_raised(options.form, ratios)
+    return Trials(codes, values, scales.reciprocals(values, scale), weights, base.shape[1] == 1, raised)
 
 
 def encode(options: Plan, groups: Tensor, scale: float, importance: Tensor | None = None) -> Encoded:
@@ -162,8 +179,7 @@ def encode(options: Plan, groups: Tensor, scale: float, importance: Tensor | Non
             turn, as the groups of one row after another do. None for ones.
     """
     tried = trials(options, *extrema(groups), scale)
-    codes, pairs = search(options, groups, tried, importance)
-    return finish(options, codes, pairs, tried)
+    return finish(options, search(options, groups, tried, importance), tried)
 
 
 def extrema(groups: Tensor) -> tuple[Tensor, Tensor]:
@@ -171,27 +187,42 @@ def extrema(groups: Tensor) -> tuple[Tensor, Tensor]:
     return groups.amin(1).clamp(max=0), groups.amax(1).clamp(min=0)
 
 
-def search(options: Plan, groups: Tensor, tried: Trials, importance: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the codes (n, g), indices into ``search_grids``, and the pair (grid * factors + factor) of least error."""
+def search(options: Plan, groups: Tensor, tried: Trials, importance: Tensor | None) -> Found:
+    """Return for every group the (grid, factor) of least error and the codes under it."""
     grids = tables(options.family)
-    n_grids, n_factors = options.family.n_grids, len(options.factors)
-    best_codes = torch.zeros_like(groups, dtype=torch.uint8)
-    best_pairs = torch.zeros(len(groups), dtype=torch.int64, device=groups.device)
-    best_error = torch.full((len(groups),), math.inf, device=groups.device)
-    for pair in range(n_grids * n_factors):
-        grid = pair // n_factors
-        column = pair % n_factors if tried.shared else pair
-        middle, values = grids.midpoints[grid].to(groups.device), grids.search[grid].to(groups.device)
+    middles, values = grids.midpoints.to(groups.device), grids.search.to(groups.device)
+    pairs = pair_columns(options, tried)
+    best: list[Tensor] = []
+    for grid, column in pairs:
         u = groups * tried.factors[:, column, None]
-        codes = torch.bucketize(u, middle, out_int32=True)
-        if n_grids * n_factors == 1:
-            return codes.to(torch.uint8), best_pairs
-        error = _folded_error(u - values[codes], importance) * tried.weights[:, column].square()
-        better = (error < best_error) if pair else torch.ones_like(best_pairs, dtype=torch.bool)
-        best_error = torch.where(better, error, best_error)
-        best_pairs = torch.where(better, pair, best_pairs)
-        best_codes = torch.where(better[:, None], codes.to(torch.uint8), best_codes)
-    return best_codes, best_pairs
+        codes = torch.bucketize(u, middles[grid], out_int32=True)
+        found = Found(
+            codes.to(torch.uint8),
+            torch.full_like(codes[:, 0], grid, dtype=torch.uint8),
+            torch.full_like(codes[:, 0], column, dtype=torch.int64),
+        )
+        if len(pairs) == 1:
+            return found
+        error = _folded_error(u - values[grid][codes], importance) * tried.weights[:, column].square()
+        if not best:
+            best = [*found, error]
+            continue
+        better = error < best[3]
+        best = [
+            torch.where(better[:, None] if new.ndim == 2 else better, new, old)
+            for new, old in zip((*found, error), best, strict=True)
+        ]
+    return Found(*best[:3])
+
+
+def pair_columns(options: Plan, tried: Trials) -> list[tuple[int, int]]:
+    """Return (grid, column of ``tried``) of every pair in the order in which ties are decided."""
+    n_factors = len(options.factors)
+    return [
+        (grid, factor if tried.shared else grid * n_factors + factor)
+        for grid in range(options.family.n_grids)
+        for factor in range(n_factors)
+    ]
 
 
 def _folded_error(difference: Tensor, importance: Tensor | None) -> Tensor:
@@ -212,24 +243,18 @@ def _folded_error(difference: Tensor, importance: Tensor | None) -> Tensor:
     return total
 
 
-def _columns(options: Plan, pairs: Tensor, tried: Trials) -> Tensor:
-    """Return the column of ``tried`` that each winning pair stands for, (n, 1)."""
-    return (pairs % len(options.factors) if tried.shared else pairs)[:, None]
+def chosen(of_columns: Tensor, columns: Tensor) -> Tensor:
+    """Return the entry of each row's column, (n,)."""
+    return of_columns[:, 0] if of_columns.shape[1] == 1 else of_columns.gather(1, columns[:, None])[:, 0]
 
 
-def chosen_factors(options: Plan, pairs: Tensor, tried: Trials) -> Tensor:
-    """Return what each group is multiplied with under its winning pair, float32 (n,)."""
-    return tried.factors.gather(1, _columns(options, pairs, tried))[:, 0]
-
-
-def finish(options: Plan, codes: Tensor, pairs: Tensor, tried: Trials) -> Encoded:
-    """Turn the winning pairs into scale codes and selectors, and codes into their stored form."""
-    grid = torch.div(pairs, len(options.factors), rounding_mode="floor")
-    selectors = grid.to(torch.uint8)
+def finish(options: Plan, found: Found, tried: Trials) -> Encoded:
+    """Turn winning columns into scale codes, and codes into their stored form."""
+    codes = found.codes
     if options.family.signed_scale:  # the mirror image of value k is value (levels - 1 - k) with the sign turned
         last = len(options.family.grids[0]) - 1
-        codes = torch.where(selectors[:, None] == 1, last - codes, codes)
-    return Encoded(codes, tried.codes.gather(1, _columns(options, pairs, tried))[:, 0], selectors)
+        codes = torch.where(found.grids[:, None] == 1, last - codes, codes)
+    return Encoded(codes, chosen(tried.codes, found.columns), found.grids)
 
 
 def decode(family: GridFamily, codes: Tensor, values: Tensor, selectors: Tensor) -> Tensor:
@@ -256,12 +281,3 @@ def pack_codes(codes: Tensor) -> Tensor:
 def unpack_codes(packed: Tensor, n: int) -> Tensor:
     """Return the ``n`` 4-bit codes of each row of packed bytes."""
     return torch.stack((packed & 15, packed >> 4), dim=2).flatten(1)[:, :n]
-
-
-def count_small_groups(options: Plan, low: Tensor, high: Tensor, scale: float) -> int:
-    """Return how many groups have a scale below half the smallest the format holds, so that it had to be raised."""
-    if options.form.name == "fp32":
-        return 0
-    base = scales.group_scales(options.family, options.form, low, high).amax(1) / scale
-    smallest = 2.0**-24 if options.form.name == "fp16" else options.form.values[1]
-    return int(np.count_nonzero(((base > 0) & (base < smallest / 2)).cpu().numpy()))

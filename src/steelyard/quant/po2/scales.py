@@ -193,6 +193,14 @@ def round_scales(family: GridFamily, form: ScaleLayout, ratios: Tensor) -> tuple
     return codes, code_values(form, codes)
 
 
+def count_raised(form: ScaleLayout, ratios: Tensor) -> int:
+    """Return how many rows of scales would all have been rounded to 0, so that ``round_scales`` raises them."""
+    if form.name == "fp32":
+        return 0
+    below = ratios < (2.0**-24 if form.name == "fp16" else form.values[1]) / 2
+    return int((below & (ratios > 0)).all(1).sum()) if bool(below.any()) else 0
+
+
 def code_values(form: ScaleLayout, codes: Tensor) -> Tensor:
     """Return the float32 values of scale codes (selector bits removed)."""
     if form.name in _CAST_UNIT:

@@ -244,14 +244,21 @@ def quantize(
     _check_tensor(t, axis)
     if like is not None and like.scale_format != options.form.name:
         raise InputError(f"like holds {like.scale_format!r} scales, but scale is {options.form.name!r}; use the same")
-    axis %= t.ndim
+    return _quantize(t, options, axis % t.ndim, importance, None if like is None else like.tensor_scale)
+
+
+def _quantize(
+    t: Tensor, options: Plan, axis: int, importance: Tensor | None, tensor_scale: float | None
+) -> QuantizedTensor:
     rows = t.detach().movedim(axis, -1).reshape(-1, t.shape[axis])
-    t_scale = _tensor_scale(options, rows, None if like is None else like.tensor_scale)
+    t_scale = _tensor_scale(options, rows, tensor_scale)
     weights = _importance(importance, rows.shape[1], options.group_size, rows.device)
-    parts = []
+    parts, raised = [], 0
     for block in _blocks(rows):
-        part = _encode(options, block, t_scale, weights)
+        part, small = _encode(options, block, t_scale, weights)
+        raised += small
         parts.append((_pack(part.codes.reshape(len(block), -1)), part.scale_codes, part.selectors))
+    _warn_of_raised(raised, options.form.name)
     packed, scale_codes, selectors = (torch.cat(part) for part in zip(*parts, strict=True))
     return _assemble(options, packed, scale_codes, selectors, t_scale, tuple(t.shape), axis)
 
@@ -336,19 +343,7 @@ def fake_quantize(
     """
     options = core.plan(find_family(family), group_size, scale, search)
     _check_tensor(t, axis)
-    axis %= t.ndim
-    rows = t.detach().movedim(axis, -1).reshape(-1, t.shape[axis])
-    t_scale = _tensor_scale(options, rows, tensor_scale)
-    weights = _importance(importance, rows.shape[1], options.group_size, rows.device)
-    out = torch.empty(rows.shape, dtype=torch.float32, device=rows.device)
-    done = 0
-    for block in _blocks(rows):
-        part = _encode(options, block, t_scale, weights)
-        values = scales.code_values(options.form, part.scale_codes) if options.form.width == 8 else part.scale_codes
-        flat = core.decode(options.family, part.codes, values.float() * t_scale, part.selectors)
-        out[done : done + len(block)] = flat.reshape(len(block), -1)[:, : rows.shape[1]]
-        done += len(block)
-    return _restore(out, tuple(t.shape), axis).to(t.dtype)
+    return _quantize(t, options, axis % t.ndim, importance, tensor_scale).dequantize(t.dtype)
 
 
 def _check_tensor(t: Any, axis: int) -> None:
@@ -416,23 +411,24 @@ def _pack(codes: Tensor) -> Tensor:
     return core.pack_codes(codes) if fast is None or codes.shape[1] % 2 else fast.pack_codes(codes)
 
 
-def _encode(options: Plan, block: Tensor, t_scale: float, weights: Tensor | None) -> Encoded:
-    """Encode some rows."""
+def _encode(options: Plan, block: Tensor, t_scale: float, weights: Tensor | None) -> tuple[Encoded, int]:
+    """Encode some rows; return also how many groups had to be given a larger scale than theirs."""
     engine = _fast(block.device) or core
-    whole = torch.nn.functional.pad(block.float(), (0, -block.shape[1] % options.group_size))
+    padding = -block.shape[1] % options.group_size
+    whole = torch.nn.functional.pad(block.float(), (0, padding)) if padding else block.float()
     groups = whole.reshape(-1, options.group_size)
-    low, high = engine.extrema(groups)
-    small = core.count_small_groups(options, low, high, t_scale)
-    if small:
+    tried = core.trials(options, *engine.extrema(groups), t_scale)
+    return core.finish(options, engine.search(options, groups, tried, weights), tried), tried.raised
+
+
+def _warn_of_raised(raised: int, name: str) -> None:
+    if raised:
         warnings.warn(
-            f"{small} groups are so small beside the tensor's largest that their scale was raised to the smallest "
-            f"{options.form.name} value: an outlier sets the tensor scale; clip it or use scale='fp32'",
+            f"{raised} groups are so small beside the tensor's largest value that their scale was raised to the "
+            f"smallest of {name}: an outlier sets the tensor's scale; clip it or take scale='fp32'",
             RuntimeWarning,
             stacklevel=4,
         )
-    tried = core.trials(options, low, high, t_scale)
-    codes, pairs = engine.search(options, groups, tried, weights)
-    return core.finish(options, codes, pairs, tried)
 
 
 def _restore(rows: Tensor, shape: tuple[int, ...], axis: int) -> Tensor:
