@@ -43,7 +43,7 @@ DEPTHS = (
 ABLATIONS = (
     _arm("fixed_time", "Time the same for all images", "ablation", time=0.03, time_selection="fixed"),
     # The mean of r / C over 8 ranks is 9/16: at equal norms both decays cost the same.
-    _arm("uniform", "Uniform decay, equal mean price", "ablation", time=0.03, breadth=0.01 * 9 / 16,
+    _arm("uniform", "Uniform decay, equal mean price", "ablation", time=0.03, breadth=0.03 * 9 / 16,
          breadth_weight="uniform"),
 )  # fmt: skip
 EQUAL = (

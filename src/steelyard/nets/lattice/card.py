@@ -194,9 +194,9 @@ def _baseline_claims() -> tuple[Claim, ...]:
     )
     rank = Claim(
         id="rank_concentrates",
-        text="Rank-weighted decay leaves fewer channels (participation ratio) than uniform decay of equal mean price",
+        text="Rank-weighted decay leaves fewer channels (participation ratio) than uniform decay of equal mean price (.03)",
         metric="participation",
-        arm="breadth",
+        arm="breadth_high",
         versus="uniform",
         direction="lower",
         scale="log_ratio",
