@@ -24,7 +24,9 @@ LANES = 16
 SWEEP = (0.72, 0.76, 0.80, 0.84, 0.88, 0.92, 0.96, 1.0, 1.04, 1.08, 1.14, 1.2, 1.3, 1.4, 1.5)
 FOUR_OR_SIX = (1.0, 1.5)
 FOUR_OR_SIX_CAP = 256.0
-SEARCHES = ("none", "4o6", "sweep")
+WINDOW = 4
+WINDOW_HEADROOM = 1.5  # four codes above a scale are at most half of it more
+SEARCHES = ("none", "4o6", "sweep", "window")
 
 
 class Tables(NamedTuple):
@@ -43,13 +45,28 @@ class Tables(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything about an encoding but the data: family, layout, group size, factors and cap."""
+    """Everything about an encoding but the data.
+
+    Attributes:
+        family: The grids.
+        form: Layout of the scales.
+        group_size: Elements that share a scale.
+        factors: Factors on the scale that are tried; with a window only the room that the tensor's scale leaves.
+        cap: E4M3 value of the tensor's largest scale.
+        window: Neighbouring scale codes tried on either side instead of factors; 0 for none.
+    """
 
     family: GridFamily
     form: ScaleLayout
     group_size: int
     factors: tuple[float, ...]
     cap: float
+    window: int = 0
+
+    @property
+    def n_trials(self) -> int:
+        """Scales that a group tries on each grid."""
+        return 2 * self.window + 1 if self.window else len(self.factors)
 
 
 class Encoded(NamedTuple):
@@ -81,13 +98,13 @@ class Found(NamedTuple):
 
 
 class Trials(NamedTuple):
-    """The scales that each group may take: one column a factor, or a column a (grid, factor) under "fit".
+    """The scales that each group may take: a column a trial, or under "fit" a column a (grid, trial).
 
     Attributes:
         codes: (n, columns) scale codes.
         values: float32 (n, columns), relative to the tensor scale.
         factors: float32 (n, columns), what x is multiplied with.
-        weights: float32 (n, columns), the scales brought near 1 so that their squares neither over- nor underflow.
+        weights: float32 (n, columns), the scales, in a unit in which their squares neither over- nor underflow.
         shared: Whether all grids share the columns.
         raised: Groups so small that every scale tried had to be raised to the format's smallest.
     """
@@ -116,6 +133,12 @@ def plan(family: GridFamily, group_size: int | None, scale: str | None, search: 
         return Plan(family, form, size, SWEEP, family.cap)
     if search == "4o6":
         return Plan(family, form, size, FOUR_OR_SIX, min(family.cap, FOUR_OR_SIX_CAP))
+    if search == "window":
+        if form.width != 8:
+            raise InputError(
+                f"search='window' needs a scale of one byte, whose codes have neighbours; got {form.name!r}"
+            )
+        return Plan(family, form, size, (WINDOW_HEADROOM,), family.cap, WINDOW)
     return Plan(family, form, size, family.candidates, family.cap)
 
 
@@ -156,15 +179,20 @@ def trials(options: Plan, low: Tensor, high: Tensor, scale: float) -> Trials:
         scale: The tensor's scale t.
     """
     base = scales.group_scales(options.family, options.form, low, high)
-    factors = torch.tensor(options.factors, dtype=torch.float32, device=base.device)
-    ratios = (base[:, :, None] * factors).flatten(1) if len(options.factors) > 1 else base * factors
-    ratios = ratios / scale
-    codes, values = scales.round_scales(options.family, options.form, ratios)
-    weights = values
-    if options.form.absolute or options.form.width > 8:
-        top = float(values.max())
-        weights = values * math.ldexp(1.0, -math.frexp(top)[1]) if top else values
+    unit = torch.full((), scale, dtype=torch.float32, device=base.device)  # on a GPU x / number is x * (1 / number)
+    if options.window:
+        ratios = base / unit
+        codes, values = scales.neighbours(
+            options.form, scales.round_scales(options.family, options.form, ratios)[0], options.window
+        )
+    else:
+        factors = torch.tensor(options.factors, dtype=torch.float32, device=base.device)
+        ratios = (base[:, :, None] * factors).flatten(1) / unit
+        codes, values = scales.round_scales(options.family, options.form, ratios)
     raised = scales.count_raised(options.form, ratios)
+    weights = values
+    if options.form.name in ("e8m0", "fp16", "fp32"):  # other formats have no values so far from 1
+        weights = values / values.amax(1, keepdim=True).clamp(min=2.0**-126)
     return Trials(codes, values, scales.reciprocals(values, scale), weights, base.shape[1] == 1, raised)
 
 
@@ -217,11 +245,11 @@ def search(options: Plan, groups: Tensor, tried: Trials, importance: Tensor | No
 
 def pair_columns(options: Plan, tried: Trials) -> list[tuple[int, int]]:
     """Return (grid, column of ``tried``) of every pair in the order in which ties are decided."""
-    n_factors = len(options.factors)
+    n = options.n_trials
     return [
-        (grid, factor if tried.shared else grid * n_factors + factor)
+        (grid, trial if tried.shared else grid * n + trial)
         for grid in range(options.family.n_grids)
-        for factor in range(n_factors)
+        for trial in range(n)
     ]
 
 

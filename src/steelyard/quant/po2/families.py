@@ -23,6 +23,7 @@ BYTE_SCALES = ("e4m3", "e3m3", "e4m2", "e3m4", "e8m0")
 SCALE_FORMATS = (*BYTE_SCALES, "fp16", "fp32")
 MAX_GRIDS = 8
 MAX_GRIDS_BYTE = 4
+MAX_CANDIDATES = 64
 LEVELS = 16
 
 # Index of an E2M1 grid (ascending, -0 before +0) -> the sign-magnitude code that hardware and torchao store.
@@ -65,13 +66,20 @@ class GridFamily:
     unit: float = 1.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "grids", tuple(tuple(float(value) for value in grid) for grid in self.grids))
-        object.__setattr__(self, "candidates", tuple(float(factor) for factor in self.candidates))
+        try:
+            object.__setattr__(self, "grids", tuple(tuple(float(value) for value in grid) for grid in self.grids))
+            object.__setattr__(self, "candidates", tuple(float(factor) for factor in self.candidates))
+            object.__setattr__(self, "cap", float(self.cap))
+            object.__setattr__(self, "unit", float(self.unit))
+        except (TypeError, ValueError):
+            raise InputError(f"grids, candidates, cap and unit of family {self.name!r} must be numbers") from None
         _check_name_and_options(self)
         _check_grids(self)
         for name, values in (("candidates", self.candidates), ("cap", (self.cap,)), ("unit", (self.unit,))):
             if not values or not all(math.isfinite(value) and value > 0 for value in values):
                 raise InputError(f"{name} of family {self.name!r} must be positive finite numbers; got {values}")
+        if len(self.candidates) > MAX_CANDIDATES:
+            raise InputError(f"candidates of family {self.name!r} must be at most {MAX_CANDIDATES} factors")
         if self.cap > 448:
             raise InputError(f"cap of family {self.name!r} must be at most 448, the largest E4M3 value; got {self.cap}")
 

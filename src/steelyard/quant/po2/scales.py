@@ -160,7 +160,7 @@ def group_scales(family: GridFamily, form: ScaleLayout, low: Tensor, high: Tenso
         ends = torch.tensor([grid[0] for grid in grids], dtype=torch.float32, device=low.device)
         return torch.maximum(high[:, None] / tops, low[:, None] / ends)
     absmax = torch.maximum(high, -low)[:, None]
-    return absmax if family.unit == 1 or _floors(family, form) else absmax / family.unit
+    return absmax if family.unit == 1 or _floors(family, form) else absmax / torch.full_like(absmax[:1], family.unit)
 
 
 def _floors(family: GridFamily, form: ScaleLayout) -> bool:
@@ -191,6 +191,17 @@ def round_scales(family: GridFamily, form: ScaleLayout, ratios: Tensor) -> tuple
         held = torch.bucketize(ratios, _even_midpoints(form).to(ratios.device), out_int32=True).to(torch.uint8)
     codes = torch.maximum(held, (ratios > 0).to(torch.uint8))
     return codes, code_values(form, codes)
+
+
+def neighbours(form: ScaleLayout, codes: Tensor, window: int) -> tuple[Tensor, Tensor]:
+    """Return the byte codes from ``window`` below to ``window`` above each, and their values, (n, k * (2 window + 1)).
+
+    They stop at the smallest positive and the largest value; the code 0 has no neighbours.
+    """
+    offsets = torch.arange(-window, window + 1, device=codes.device)
+    near = (codes[:, :, None].int() + offsets).clamp(1, len(form.values) - 1)
+    kept = (near * (codes[:, :, None] > 0)).flatten(1).to(torch.uint8)
+    return kept, code_values(form, kept)
 
 
 def count_raised(form: ScaleLayout, ratios: Tensor) -> int:

@@ -12,6 +12,7 @@ from fractions import Fraction
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,7 +25,8 @@ from steelyard.quant.po2.scales import ScaleLayout
 
 FORMAT_VERSION = "1"
 _BLOCK = 1 << 19  # elements encoded at a time: bounds the memory beside the input
-_FLOAT32_MAX = torch.finfo(torch.float32).max
+_LARGEST = torch.finfo(torch.float32).max / 4  # a rounded scale may lift the largest value by some percent
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,7 +234,8 @@ def quantize(
         family: Name or family of grids.
         group_size: Elements that share a scale; None takes the family's (16, MXFP4 32).
         scale: "e4m3", "e3m3", "e4m2", "e3m4", "e8m0", "fp16" or "fp32"; None takes the family's.
-        search: "none" (the family's own factors), "4o6" (factors 1 and 1.5) or "sweep" (15 factors .72 ... 1.5).
+        search: "none" (the family's own factors), "4o6" (factors 1 and 1.5), "sweep" (15 factors .72 ... 1.5) or
+            "window" (the nine nearest codes of a byte scale).
         axis: Axis along which groups run: the contraction axis of a weight.
         importance: Weights >= 0 of the squared errors along ``axis``, shape (t.shape[axis],), or None.
         like: Take the FP32 tensor scale of this one instead of a fresh one.
@@ -347,9 +350,9 @@ def fake_quantize(
 
 
 def _check_tensor(t: Any, axis: int) -> None:
-    if not isinstance(t, Tensor) or not t.is_floating_point():
-        kind = t.dtype if isinstance(t, Tensor) else type(t).__name__
-        raise InputError(f"t must be a floating tensor; got {kind}")
+    if not isinstance(t, Tensor) or t.dtype not in _DTYPES or t.layout != torch.strided:
+        kind = f"{t.dtype}, {t.layout}" if isinstance(t, Tensor) else type(t).__name__
+        raise InputError(f"t must be a dense tensor of one of {[str(dtype) for dtype in _DTYPES]}; got {kind}")
     if t.ndim == 0 or t.numel() == 0:
         raise InputError(f"t must have at least one dimension and one element; got shape {tuple(t.shape)}")
     if not -t.ndim <= axis < t.ndim:
@@ -361,13 +364,13 @@ def _tensor_scale(options: Plan, rows: Tensor, given: float | None) -> float:
     low, high = (float(value) for value in torch.aminmax(rows))
     if not (math.isfinite(low) and math.isfinite(high)):
         raise InputError("t must be finite, but it holds NaN or infinity; mask or clip it first")
-    if max(high, -low) > _FLOAT32_MAX:
-        raise InputError("t holds values beyond the range of float32; rescale it first")
+    if max(high, -low) > _LARGEST:
+        raise InputError(f"t holds values beyond {_LARGEST:.1e}, the range of float32 with room to round; rescale it")
     if given is None:
         return scales.tensor_scale(options.family, options.form, low, high, options.cap, options.factors)
     if not (math.isfinite(given) and given >= scales.SMALLEST):
         raise InputError(f"tensor_scale must be finite and at least 2^-100; got {given}")
-    return float(given)
+    return float(np.float32(given))
 
 
 def _importance(importance: Tensor | None, cols: int, size: int, device: torch.device) -> Tensor | None:
@@ -417,7 +420,8 @@ def _encode(options: Plan, block: Tensor, t_scale: float, weights: Tensor | None
     padding = -block.shape[1] % options.group_size
     whole = torch.nn.functional.pad(block.float(), (0, padding)) if padding else block.float()
     groups = whole.reshape(-1, options.group_size)
-    tried = core.trials(options, *engine.extrema(groups), t_scale)
+    low, high = engine.extrema(groups)
+    tried = core.trials(options, low, high, t_scale)
     return core.finish(options, engine.search(options, groups, tried, weights), tried), tried.raised
 
 
