@@ -115,7 +115,7 @@ def fit_grids(
             grids so far code worst).
         fixed: Grids that stay as they are: families or ascending sequences of at most 16 values.
         rule: "absmax": the scale is the group's largest magnitude. "fit": the tightest scale that covers both ends.
-        pin_ends: Keep the outer values at -1 and +1; robust to heavy tails.
+        pin_ends: Keep the outer values at -1 and +1: a group's largest element is then as exact as its scale.
         explicit_zero: Keep the value nearest to 0 at 0.
         mirror: Two grids that are each other's mirror image, stored as one with a signed scale.
         weights: Importance of the elements, for example E[a^2] of the activations: broadcast to a sample's shape, one
@@ -142,13 +142,7 @@ def fit_grids(
     _check_counts(n_grids, len(frozen), mirror)
     form = _layout(scale, n_grids)
     pool = _pool(samples, weights, group_size)
-    if len(pool.values) < MIN_GROUPS * n_grids:
-        raise InputError(
-            f"samples hold {len(pool.values)} groups of {group_size} that are not all zero, {n_grids} grids need at "
-            f"least {MIN_GROUPS * n_grids}; pass more samples."
-        )
-    if np.ptp(np.abs(pool.values)) < _NEGLIGIBLE:
-        raise InputError("samples hold one value only, up to its sign; there is nothing to learn.")
+    _check_enough(pool, n_grids)
     best: tuple[list[Vector], list[float]] | None = None
     starts = _starts(init, n_grids, frozen, pool, seed)
     for start in itertools.islice(starts, n_restarts):
@@ -361,6 +355,17 @@ def _one_grid(number: int, entry: Sequence[float]) -> GridFamily:
     except (TypeError, ValueError):
         raise InputError(f"fixed[{number}] must be a GridFamily or a sequence of numbers; got {entry!r}.") from None
     return GridFamily(f"fixed[{number}]", (grid,))
+
+
+def _check_enough(pool: Groups, n_grids: int) -> None:
+    count, size = pool.values.shape
+    if count < MIN_GROUPS * n_grids:
+        raise InputError(
+            f"samples hold {count} groups of {size} that are not all zero, {n_grids} grids need at least "
+            f"{MIN_GROUPS * n_grids}; pass more samples."
+        )
+    if np.ptp(np.abs(pool.values)) < _NEGLIGIBLE:
+        raise InputError("samples hold one value only, up to its sign; there is nothing to learn.")
 
 
 def _check_options(init: str, rule: str, switches: dict[str, bool]) -> None:

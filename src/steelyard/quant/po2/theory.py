@@ -72,7 +72,8 @@ def gain_law(group_size: ArrayLike, sd: ArrayLike, mean: ArrayLike = 0.0) -> Res
     sd / sqrt(2 pi g), the g^-1/2 law; otherwise the gain ends as exp(-g mean^2 / (2 sd^2)): one grid is then as good.
     The law takes the terms of D as nearly independent. They share their group's scale, though, and the largest
     magnitude fluctuates by more than g^-1/2: measured on Gaussian groups, the gain of a learned pair times sqrt(g) is
-    about level for g = 8 ... 1024, but at 4096 a pair that tells groups by their maximum gains 1.6 times the mirror pair.
+    about level for g = 8 ... 1024, but at 4096 a pair that tells groups by their maximum gains 1.6 times what the
+    mirror pair does.
 
     Args:
         group_size: g, elements that share a scale, >= 1.
