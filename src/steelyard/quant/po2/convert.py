@@ -99,6 +99,10 @@ class _Job(NamedTuple):
     def shard(self, number: int) -> Path:
         return self.output / f"model-{number + 1:05d}-of-{len(self.batches):05d}.safetensors"
 
+    def mark(self, number: int) -> str:
+        """What the header of a shard carries: whose it is and which."""
+        return f"{self.plan}:{number}"
+
 
 def convert(
     source: str | Path,
@@ -266,7 +270,7 @@ def _write_shards(job: _Job, progress: OnProgress | None, memory: PeakMemory) ->
                 plain[item.name] = _kept(job, item.name)
             done += item.numel
             memory.sample()
-        write_packed(job.shard(number), quantized, plain, reports, plan=job.plan)
+        write_packed(job.shard(number), quantized, plain, reports, plan=job.mark(number))
         memory.sample()
     if progress is not None:
         progress(total, total, "")
@@ -281,7 +285,7 @@ def _is_finished(job: _Job, number: int) -> bool:
         shard = PackedFile(job.shard(number))
     except InputError:
         return False
-    return shard.file.metadata.get("plan") == job.plan and shard.file.is_whole()
+    return shard.file.metadata.get("plan") == job.mark(number) and shard.file.is_whole()
 
 
 def _quantized(job: _Job, name: str) -> tuple[QuantizedTensor, dict[str, Any]]:

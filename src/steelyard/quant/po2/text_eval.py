@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -100,17 +102,18 @@ def _load(path: Path) -> Any:
         place, options["gguf_file"] = path.parent, path.name
     else:
         raise InputError(f"{path} is neither a Hugging Face folder nor a GGUF file")
-    shown = transformers.utils.logging.is_progress_bar_enabled()
-    transformers.utils.logging.disable_progress_bar()
     try:
-        model = transformers.AutoModelForCausalLM.from_pretrained(str(place), **options)
+        with contextlib.redirect_stderr(io.StringIO()):  # bars of the loader; its warnings go another way
+            model, found = transformers.AutoModelForCausalLM.from_pretrained(
+                str(place), output_loading_info=True, **options
+            )
     except InputError:
         raise
     except (OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{path} cannot be loaded as a causal language model: {_one_line(error)}") from None
-    finally:
-        if shown:
-            transformers.utils.logging.enable_progress_bar()
+    absent = sorted(found["missing_keys"]) + sorted(str(key) for key in found["mismatched_keys"])
+    if absent:  # transformers would go on with random numbers there
+        raise InputError(f"{path} cannot be loaded as a causal language model: it lacks {absent[0][:100]}")
     return model.requires_grad_(False).eval()
 
 
