@@ -102,7 +102,7 @@ def test_a_state_of_another_shape_or_without_weight():
     other = QuantizedLinear(41, 24)
     with pytest.raises(RuntimeError, match=r"shape \(24, 41\), the saved weight \(24, 40\)"):
         other.load_state_dict(QuantizedLinear.from_float(linear()).state_dict())
-    with pytest.raises(RuntimeError, match="Missing key.*weight.codes"):
+    with pytest.raises(RuntimeError, match=r"Missing key.*weight\.codes"):
         other.load_state_dict({"bias": torch.zeros(24)})
     assert other.load_state_dict({"bias": torch.zeros(24)}, strict=False).unexpected_keys == []
 
@@ -217,7 +217,7 @@ def test_convolution_in_bf16_with_state_and_activations():
 def test_what_is_no_convolution():
     weight = quantize(normal(8, 27))
     for wrong in (nn.ConvTranspose2d(3, 8, 3), nn.Linear(27, 8)):
-        with pytest.raises(InputError, match="must be nn.Conv1d or nn.Conv2d"):
+        with pytest.raises(InputError, match="conv must be"):
             QuantizedConv(wrong, weight)
     with pytest.raises(InputError, match=r"weight must have shape \(8, 12\)"):
         QuantizedConv(nn.Conv2d(3, 8, 2), weight)

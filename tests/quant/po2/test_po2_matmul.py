@@ -188,6 +188,25 @@ def test_zero_weight_gives_exactly_zero(path):
     assert torch.equal(matmul(normal(16, 32), packed), torch.zeros(16, 200))
 
 
+def test_the_kernels_compute_what_their_python_says():
+    """The compiled functions against their source, run by the interpreter."""
+    kernels = module._kernels()
+    weight = quantize(normal(3, 40), "sfp4")
+    packed = pack(weight)
+    x = torch.nn.functional.pad(normal(40, seed=1), (0, 8)).numpy()
+    table = torch.zeros(3 * 2048).numpy()
+    kernels._fill.py_func(table, packed.grids.numpy(), x[:16])
+    low, high, position, grid = 3, 11, 5, 2
+    expected = packed.grids[grid, low] * x[10] + packed.grids[grid, high] * x[11]
+    assert table[((grid * 8 + position) * 16 + high) * 16 + low] == pytest.approx(float(expected), rel=1e-6)
+    y = torch.zeros(3)
+    kernels.row_product.py_func(*packed.kernels, packed.grids.numpy(), x, y.numpy())
+    close(y, weight.dequantize() @ torch.from_numpy(x)[:40])
+    out = torch.zeros(3, 3, 16)
+    kernels.decode.py_func(*packed.kernels, packed.pairs.numpy().view("uint64")[:, 0], 0, out.numpy())
+    assert torch.equal(out.reshape(3, 48)[:, :40], weight.dequantize())
+
+
 def test_bad_inputs():
     packed = pack(quantize(normal(20, 32)))
     with pytest.raises(InputError, match=r"x must have 32 values.*\(2, 31\)"):

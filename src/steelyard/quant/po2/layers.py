@@ -144,7 +144,7 @@ class PackedLayer(nn.Module):
                 self._load_weight(parts)
             except InputError as error:
                 error_msgs.append(f"{prefix}weight: {error}")
-        elif strict:
+        else:
             missing_keys.append(prefix + "weight.codes")
         super()._load_from_state_dict(others, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
 

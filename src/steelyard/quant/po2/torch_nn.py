@@ -147,17 +147,23 @@ def quantize_model(
     packed: dict[int, PackedLayer] = {}
     done = 0
     for chunk in _chunks(names) if gptq else [names]:
-        hessians = second_moments(model, _measurable(chunk), calibration, full=True) if gptq and calibration else {}
+        hessians: Mapping[str, Tensor] = {}
+        if gptq and calibration is not None:
+            hessians = second_moments(model, _measurable(chunk), calibration, full=True)
+        made = {}
         for module, name in chunk.items():
-            made = _pack(module, name, options, hints.get(name), hessians.get(name), damping, packed)
-            model = _replace(model, module, made)
+            made[module] = _pack(module, name, options, hints.get(name), hessians.get(name), damping, packed)
             done += 1
             if progress is not None:
                 progress(done, len(names), name)
+        for module, layer in made.items():  # after all have been made: an error leaves the model as it was
+            model = _replace(model, module, layer)
     return model
 
 
 def _check_calibration(importance: object, calibration: object, gptq: bool) -> None:
+    if gptq and importance is not None:
+        raise InputError("importance is not used with gptq, which takes it from its Hessians; leave one of the two out")
     needed = gptq or importance is True
     if needed and calibration is None:
         raise InputError("calibration is missing: gptq and importance=True need batches of inputs")
