@@ -178,7 +178,7 @@ def trials(options: Plan, low: Tensor, high: Tensor, scale: float) -> Trials:
         high: max(x, 0) of each group, float32 (n,).
         scale: The tensor's scale t.
     """
-    base = scales.group_scales(options.family, options.form, low, high)
+    base = scales.group_scales(options.family, options.form, low, high).abs()  # -0.0 would set the sign bit
     unit = torch.full((), scale, dtype=torch.float32, device=base.device)  # on a GPU x / number is x * (1 / number)
     if options.window:
         ratios = base / unit

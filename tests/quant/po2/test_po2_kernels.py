@@ -1,0 +1,157 @@
+"""The compiled path gives the torch path's bits; it compiles where no cache can be written."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from steelyard.quant.po2 import core, kernels, scales, tensor
+from steelyard.quant.po2.families import FAMILIES, MPO2, NVFP4, GridFamily
+from steelyard.quant.po2.tensor import QuantizedTensor, dequantize, quantize
+from steelyard.rng import torch_generator
+
+GRID = st.lists(st.floats(-2, 2, width=32), min_size=2, max_size=16).map(sorted).filter(lambda g: g[0] < 0 < g[-1])
+
+
+@pytest.fixture
+def torch_path(monkeypatch):
+    """Return a function that quantises without numba."""
+
+    def run(*args, **options):
+        with monkeypatch.context() as patch:
+            patch.setattr(tensor, "_kernels", lambda: None)
+            q = quantize(*args, **options)
+            return q, q.dequantize()
+
+    return run
+
+
+def same(one: QuantizedTensor, other: QuantizedTensor) -> bool:
+    sides = (one.side is None and other.side is None) or torch.equal(one.side, other.side)
+    return (
+        sides
+        and one.tensor_scale == other.tensor_scale
+        and torch.equal(one.codes, other.codes)
+        and torch.equal(one.scales, other.scales)
+    )
+
+
+def data(seed, shape, dtype=torch.float32, kind=0):
+    stream = torch_generator("test", "po2 kernels", seed)
+    x = torch.randn(shape, generator=stream, dtype=torch.float64)
+    x = (x, x * x.abs() ** 3, x * 1e-6, x * (torch.rand(shape, generator=stream) < 0.2))[kind]
+    return x.to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("search", core.SEARCHES)
+@pytest.mark.parametrize("name", sorted(FAMILIES))
+@pytest.mark.filterwarnings("ignore:.*groups are so small")
+def test_the_same_bits_for_every_family_search_and_dtype(torch_path, name, search, dtype):
+    for kind in range(4):
+        x = data(kind, (12, 96), dtype, kind)
+        slow, values = torch_path(x, name, search=search)
+        fast = quantize(x, name, search=search)
+        assert same(slow, fast)
+        assert torch.equal(fast.dequantize(), values)
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 8, 16, 24, 31, 32, 48, 128])
+@pytest.mark.parametrize("scale", scales.SCALE_FORMATS)
+@pytest.mark.filterwarnings("ignore:.*groups are so small")
+def test_the_same_bits_for_every_scale_and_group_size(torch_path, scale, size):
+    x = data(size, (5, 133))
+    importance = data(size + 1, (133,)).square()
+    for name, weights in (("sfp4", None), ("if4", importance)):
+        slow, values = torch_path(x, name, size, scale, importance=weights)
+        fast = quantize(x, name, size, scale, importance=weights)
+        assert same(slow, fast)
+        assert torch.equal(fast.dequantize(), values)
+
+
+@given(st.lists(GRID, min_size=1, max_size=3), st.sampled_from(["absmax", "fit"]), st.integers(0, 10**6))
+@settings(max_examples=60)
+def test_the_same_bits_for_any_grids(grids, rule, seed):
+    options = core.plan(GridFamily("any", tuple(map(tuple, grids)), rule=rule), 16, "fp32", "none")
+    groups = data(seed, (20, 16))
+    tried = core.trials(options, *core.extrema(groups), 1.0)
+    for slow, fast in zip(
+        core.search(options, groups, tried, None), kernels.search(options, groups, tried, None), strict=True
+    ):
+        assert torch.equal(slow, fast)
+
+
+@given(GRID, st.integers(0, 10**6))
+def test_codes_are_bucketize_around_every_threshold(grid, seed):
+    """u itself is fed in: factor 1. Thresholds, their float neighbours, zeros, infinity and random values."""
+    options = core.plan(GridFamily("any", (tuple(grid),)), 16, "fp32", "none")
+    middle = core.tables(options.family).midpoints[0]
+    real = middle[torch.isfinite(middle)]
+    inf = torch.tensor(float("inf"))
+    u = torch.cat(
+        [
+            real,
+            torch.nextafter(real, inf),
+            torch.nextafter(real, -inf),
+            data(seed, (40,)),
+            torch.tensor([0.0, -0.0, 3e38]),
+        ]
+    )
+    groups = torch.nn.functional.pad(u, (0, -len(u) % 16)).reshape(-1, 16)
+    ones = torch.ones(len(groups), 1)
+    tried = core.Trials(ones.to(torch.uint8), ones, ones, ones, True, 0)
+    codes = kernels.search(options, groups, tried, None).codes
+    assert torch.equal(codes.int(), torch.bucketize(groups, middle, out_int32=True))
+    assert torch.equal(core.search(options, groups, tried, None).codes, codes)
+
+
+def test_every_byte_and_nibble_decodes_alike(monkeypatch):
+    codes = torch.arange(256, dtype=torch.uint8).repeat(256, 1).reshape(256, 256)
+    held = torch.arange(256, dtype=torch.uint8)[:, None].repeat(1, 32)
+    held[held & 127 == 127] = 5  # NaN of E4M3
+    q = QuantizedTensor(codes, held, 0.25, MPO2, 16, "e4m3", (256, 512), 1)
+    fast = dequantize(q)
+    monkeypatch.setattr(kernels, "has_permute", lambda: False)
+    plain = dequantize(q)
+    monkeypatch.setattr(tensor, "_kernels", lambda: None)
+    assert torch.equal(fast, plain)
+    assert torch.equal(fast, dequantize(q))
+
+
+def test_blocks_of_rows_change_nothing(monkeypatch):
+    x = data(4, (40, 50))
+    whole = quantize(x, "sfp4")
+    monkeypatch.setattr(tensor, "_BLOCK", 120)
+    assert same(whole, quantize(x, "sfp4"))
+
+
+def test_without_a_folder_to_cache_in(monkeypatch):
+    real, calls = kernels.numba.njit, []
+
+    def njit(**options):
+        calls.append(options.get("cache"))
+        if options.get("cache"):
+            raise RuntimeError("cannot cache function: no locator available")
+        return real(**options)
+
+    monkeypatch.setattr(kernels.numba, "njit", njit)
+    double = kernels.compiled(lambda x: 2 * x)
+    assert double(np.float32(3)) == 6
+    assert calls == [True, None]
+
+
+def test_without_numba(monkeypatch):
+    def missing(name, error="numba"):
+        raise ModuleNotFoundError(name=error)
+
+    tensor._kernels.cache_clear()
+    monkeypatch.setattr(tensor.importlib, "import_module", missing)
+    assert tensor._kernels() is None
+    assert quantize(data(1, (4, 32)), NVFP4).codes.shape == (4, 16)
+    tensor._kernels.cache_clear()
+    monkeypatch.setattr(tensor.importlib, "import_module", lambda name: missing(name, "llvmlite"))
+    with pytest.raises(ModuleNotFoundError):
+        tensor._kernels()
+    monkeypatch.undo()
+    tensor._kernels.cache_clear()
