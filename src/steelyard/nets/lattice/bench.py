@@ -54,7 +54,7 @@ EQUAL = (
     _arm("act", "Adaptive computation time", "baseline", kind="act", time=0.1),
     _arm("ponder", "PonderNet's geometric prior", "baseline", time=0.1, time_prior=0.2),
 )
-PRUNED = _arm("pruned", "Pruned by norm, trained on", "baseline", time=0.03, prune_to=17)
+PRUNED = _arm("pruned", "Pruned by norm, trained on", "baseline", time=0.03, prune_to=18)
 GRID = tuple(
     _arm(f"fixed_{c}_{d}_{t}", f"Fixed: {c} channels, {d} layers, {t} steps", "baseline", kind="fixed_steps",
          channels=c, layers=d, steps=t)
@@ -192,7 +192,8 @@ def replace_ramp(config: Config) -> Config:
 
 def updates_of(cell: CellInput) -> int:
     """Return how many updates an arm makes on the cell's task."""
-    return int(cell.params["digits_updates" if cell.task.startswith("digits") else "updates"])
+    own = {"digits": "digits_updates", "mnist_classes": "class_updates"}
+    return int(cell.params[own.get(cell.task, "updates")])
 
 
 def diverged(updates: int, chance: float, why: str) -> Measured:
@@ -237,12 +238,13 @@ TASKS = (
 )  # fmt: skip
 SWEEP = _names(TIMES, BREADTHS, DEPTHS)
 PARAMS = {
-    "updates": 350,
+    "updates": 320,
     "digits_updates": 190,
     "digits_steps": 6,
     "class_images": 1400,
-    "equal_steps": 5.5,
-    "equal_steps_digits": 4.2,
+    "class_updates": 400,
+    "equal_steps": 4.8,
+    "equal_steps_digits": 4.46,
 }
 
 BENCH = BenchSpec(
@@ -267,10 +269,10 @@ BENCH = BenchSpec(
             blocks=(
                 Block(tasks=("mnist",), arms=("time", "time_high", "breadth", "depth", "fixed_steps", "feed_forward",
                                               "chance")),
-                Block(tasks=("digits",), arms=(*SWEEP, "uniform", "fixed_steps", "chance")),
+                Block(tasks=("digits",), arms=(*SWEEP, "fixed_steps", "chance")),
             ),
             seeds=10,
-            work=10 * (6 * 350 + 11 * 190 + 2),
+            work=10 * (6 * 320 + 10 * 190 + 2),
             params=PARAMS,
             cell_seconds=300,
         ),
@@ -282,9 +284,9 @@ BENCH = BenchSpec(
                 Block(tasks=("mnist_classes",), arms=_names(CLASSES)),
                 Block(tasks=("mnist_contrast",), arms=_names(PEOPLE)),
             ),
-            seeds=10,
-            work=10 * 30 * 720,
-            params={**PARAMS, "updates": 720},
+            seeds=6,
+            work=6 * (26 * 720 + 3 * 400 + 3),
+            params={**PARAMS, "updates": 720, "equal_steps": 4.3},
             cell_seconds=600,
         ),
         "gpu": Profile(name="gpu", blocks=(), seeds=10, work=0, recipe=RECIPE),

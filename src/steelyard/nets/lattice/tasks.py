@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -116,7 +116,7 @@ class Options(Frozen):
 
     label: str = Field(default="y", description="array of an npz file that holds the classes")
     size: int = Field(default=14, ge=4, le=64, description="height and width that images are brought to")
-    channels: Literal[1, 3] = Field(default=1, description="1 for grey, 3 for colour")
+    channels: int = Field(default=1, ge=1, le=3, description="1 for grey, 3 for colour")
 
 
 def user_task(source: Any, label: str = "y", size: int = 14, channels: int = 1) -> Task:
