@@ -1,6 +1,7 @@
 """The encoder against brute force: every grid, factor and code; ties; order of sums; warnings about small groups."""
 
 import dataclasses
+import itertools
 import math
 
 import numpy as np
@@ -89,7 +90,7 @@ def test_another_grid_or_factor_never_raises_a_groups_error(seed, rule, kind):
     for options in plans:
         encoded, _ = encode(options, groups, scale)
         errors.append((values_of(options, encoded, scale) - groups).double().square().sum(1))
-    for worse, better in zip(errors, errors[1:3], strict=False):
+    for worse, better in itertools.pairwise(errors[:3]):
         assert (better <= worse * (1 + 1e-5) + 1e-12).all()
     assert (errors[3] <= errors[1] * (1 + 1e-5) + 1e-12).all()
 

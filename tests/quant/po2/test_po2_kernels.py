@@ -119,6 +119,17 @@ def test_every_byte_and_nibble_decodes_alike(monkeypatch):
     assert torch.equal(fast, dequantize(q))
 
 
+@pytest.mark.parametrize("scale", ["fp32", "fp16", "e4m3"])
+@pytest.mark.parametrize("size", [16, 32])
+def test_wide_scales_and_side_bits_decode_alike(monkeypatch, scale, size):
+    q = quantize(data(9, (7, 70)), "sfp4", size, scale)
+    fast = dequantize(q)
+    monkeypatch.setattr(kernels, "has_permute", lambda: False)
+    assert torch.equal(fast, dequantize(q))
+    monkeypatch.setattr(tensor, "_kernels", lambda: None)
+    assert torch.equal(fast, dequantize(q))
+
+
 def test_blocks_of_rows_change_nothing(monkeypatch):
     x = data(4, (40, 50))
     whole = quantize(x, "sfp4")

@@ -135,23 +135,31 @@ def _write_codes(typing: Any, x: Any, factor: Any, midpoints: Any, codes: Any) -
     return numba.void(x, factor, midpoints, codes), build
 
 
+def _write_values_ir(context: Any, b: Any, signature: Any, args: Any) -> Any:
+    source, values, target = _data(context, b, signature.args, args, 0, 1, 2)
+    half = _ir.VectorType(_BYTE, core.LANES // 2)
+    pairs = _load(b, source, half, 1)
+    doubled = b.shuffle_vector(pairs, _ir.Constant(half, _ir.Undefined), _integers([j // 2 for j in range(16)]))
+    codes = b.and_(b.lshr(b.zext(doubled, _INTS), _integers([0, 4] * 8)), _integers([15] * 16))
+    kind = _ir.FunctionType(_FLOATS, [_FLOATS, _INTS])
+    permute = _cgutils.get_or_insert_function(b.module, kind, "llvm.x86.avx512.permvar.sf.512")
+    found = b.call(permute, [_load(b, values, _FLOATS, 4), codes])
+    if len(args) == 4:
+        found = b.fmul(found, _spread_scalar(b, args[3]))
+    b.store(found, b.bitcast(target, _FLOATS.as_pointer()), align=4)
+    return context.get_dummy_value()
+
+
 @_extending.intrinsic  # type: ignore[untyped-decorator]
 def _write_values(typing: Any, packed: Any, table: Any, out: Any) -> Any:
     """Write the sixteen values of eight packed bytes by AVX-512's permutation of a table of sixteen."""
+    return numba.void(packed, table, out), _write_values_ir
 
-    def build(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        source, values, target = _data(context, b, signature.args, args, 0, 1, 2)
-        half = _ir.VectorType(_BYTE, core.LANES // 2)
-        pairs = _load(b, source, half, 1)
-        doubled = b.shuffle_vector(pairs, _ir.Constant(half, _ir.Undefined), _integers([j // 2 for j in range(16)]))
-        codes = b.and_(b.lshr(b.zext(doubled, _INTS), _integers([0, 4] * 8)), _integers([15] * 16))
-        kind = _ir.FunctionType(_FLOATS, [_FLOATS, _INTS])
-        permute = _cgutils.get_or_insert_function(b.module, kind, "llvm.x86.avx512.permvar.sf.512")
-        found = b.call(permute, [_load(b, values, _FLOATS, 4), codes])
-        b.store(found, b.bitcast(target, _FLOATS.as_pointer()), align=4)
-        return context.get_dummy_value()
 
-    return numba.void(packed, table, out), build
+@_extending.intrinsic  # type: ignore[untyped-decorator]
+def _write_scaled(typing: Any, packed: Any, table: Any, out: Any, scale: Any) -> Any:
+    """Write the same values times a scale."""
+    return numba.void(packed, table, out, scale), _write_values_ir
 
 
 @compiled
@@ -210,20 +218,29 @@ def _pack(codes: Any, packed: Any) -> None:
 
 
 @compiled
-def _unpack_permuted(packed: Any, scales: Any, per: Any, table: Any, out: Any) -> None:
-    """Write the values of chunks of eight bytes, ``per`` chunks a group."""
-    for i in range(scales.shape[0]):
-        row = table[scales[i]]
+def _unpack_permuted(packed: Any, rows: Any, per: Any, table: Any, out: Any) -> None:
+    """Write table[row of the group, nibble] in chunks of eight bytes, ``per`` chunks a group."""
+    for i in range(rows.shape[0]):
+        row = table[rows[i]]
         for c in range(i * per, (i + 1) * per):
             _write_values(packed[c], row, out[c])
 
 
 @compiled
-def _unpack(packed: Any, scales: Any, table: Any, out: Any) -> None:
-    """Write table[scale byte, nibble] for two nibbles a byte; a row of ``packed`` is a group."""
+def _unpack_permuted_scaled(packed: Any, rows: Any, per: Any, table: Any, scales: Any, out: Any) -> None:
+    """Write table[row of the group, nibble] * scale in the same way."""
+    for i in range(rows.shape[0]):
+        row, scale = table[rows[i]], scales[i]
+        for c in range(i * per, (i + 1) * per):
+            _write_scaled(packed[c], row, out[c], scale)
+
+
+@compiled
+def _unpack(packed: Any, rows: Any, table: Any, out: Any) -> None:
+    """Write table[row of the group, nibble] for two nibbles a byte; a row of ``packed`` is a group."""
     low, four = np.uint8(15), np.uint8(4)
     for i in range(packed.shape[0]):
-        row, source, target = table[scales[i]], packed[i], out[i]
+        row, source, target = table[rows[i]], packed[i], out[i]
         for j in range(packed.shape[1]):
             target[2 * j] = row[source[j] & low]
             target[2 * j + 1] = row[source[j] >> four]
@@ -295,25 +312,32 @@ def pack_codes(codes: Tensor) -> Tensor:
     return packed
 
 
-def unpack_bytes(packed: Tensor, scales: Tensor, table: Tensor, group_size: int) -> Tensor:
-    """Return table[scale byte, code] of packed groups of even size, float32 (rows, groups * g).
+def unpack(packed: Tensor, rows: Tensor, table: Tensor, scales: Tensor | None, group_size: int) -> Tensor:
+    """Return table[row of the group, code], times the group's scale where given, of packed groups of even size.
 
     Args:
-        packed: uint8 (rows, groups * g / 2).
-        scales: uint8 (rows, groups), selector bits inside.
-        table: float32 (256, 16): the value of a code under each scale byte.
+        packed: uint8 (n, groups * g / 2).
+        rows: uint8 (n, groups), the row of the table: a selector, or a scale byte with its selector inside.
+        table: float32 (k, 16).
+        scales: float32 (n, groups) or None.
         group_size: g.
+
+    Returns:
+        float32 (n, groups * g).
     """
     out = torch.empty((len(packed), 2 * packed.shape[1]))
-    flat = scales.flatten().numpy()
+    which = rows.flatten().numpy()
     if group_size % core.LANES == 0 and has_permute():
-        chunks = packed.reshape(-1, core.LANES // 2).numpy()
-        per = group_size // core.LANES
-        _unpack_permuted(chunks, flat, per, table.numpy(), out.reshape(-1, core.LANES).numpy())
-    else:
-        groups = packed.reshape(-1, group_size // 2).numpy()
-        _unpack(groups, flat, table.numpy(), out.reshape(-1, group_size).numpy())
-    return out
+        per, chunks = group_size // core.LANES, packed.reshape(-1, core.LANES // 2).numpy()
+        target = out.reshape(-1, core.LANES).numpy()
+        if scales is None:
+            _unpack_permuted(chunks, which, per, table.numpy(), target)
+        else:
+            _unpack_permuted_scaled(chunks, which, per, table.numpy(), scales.flatten().numpy(), target)
+        return out
+    groups = packed.reshape(-1, group_size // 2).numpy()
+    _unpack(groups, which, table.numpy(), out.reshape(-1, group_size).numpy())
+    return out if scales is None else (out.reshape(-1, group_size) * scales.reshape(-1, 1)).reshape(out.shape)
 
 
 @functools.lru_cache(maxsize=256)

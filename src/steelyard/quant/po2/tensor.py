@@ -165,6 +165,8 @@ class QuantizedTensor:
         rows = math.prod(shape) // shape[axis]
         dtype = {8: torch.uint8, 16: torch.float16, 32: torch.float32}[form.width]
         stored = _part(tensors, "scales", dtype, (rows, groups))
+        if not form.side and "side" in tensors:
+            raise InputError(f"The part 'side' has no place in a quantised tensor of {family.name!r}, {scale_format}")
         side = _part(tensors, "side", torch.uint8, (scales.side_bytes(form, rows * groups),)) if form.side else None
         codes = _part(tensors, "codes", torch.uint8, (rows, (groups * size + 1) // 2))
         whole = cls(codes, stored, value, family, size, scale_format, shape, axis, side)
@@ -300,11 +302,16 @@ def dequantize(q: QuantizedTensor, dtype: torch.dtype = torch.float32) -> Tensor
     """Return grid value * group scale in the original shape, computed in float32."""
     form, fast = q.layout, _fast(q.codes.device)
     if fast is not None and form.width == 8 and not form.side and q.group_size % 2 == 0:
-        padded = fast.unpack_bytes(q.codes.contiguous(), q.scales.contiguous(), _byte_table(q), q.group_size)
+        padded = fast.unpack(q.codes.contiguous(), q.scales.contiguous(), _byte_table(q), None, q.group_size)
+        return _restore(padded[:, : q.shape[q.axis]], q.shape, q.axis).to(dtype)
+    values, selectors = scales.unpack_scales(form, q.scales, q.side)
+    values = values * q.tensor_scale
+    if fast is not None and q.group_size % 2 == 0:
+        table = core.tables(q.family).decode
+        padded = fast.unpack(q.codes.contiguous(), selectors.contiguous(), table, values, q.group_size)
     else:
-        values, selectors = scales.unpack_scales(form, q.scales, q.side)
         codes = q.unpacked_codes().reshape(-1, q.group_size)
-        flat = core.decode(q.family, codes, values.flatten() * q.tensor_scale, selectors.flatten())
+        flat = core.decode(q.family, codes, values.flatten(), selectors.flatten())
         padded = flat.reshape(len(q.codes), -1)
     return _restore(padded[:, : q.shape[q.axis]], q.shape, q.axis).to(dtype)
 
