@@ -224,3 +224,28 @@ def test_without_numba_there_are_no_kernels(monkeypatch):
         assert module._kernels() is None
     finally:
         module._kernels.cache_clear()
+
+
+def test_defaults_of_the_process_do_not_matter(path):
+    weight = quantize(normal(200, 40))
+    x = normal(2, 40, seed=1)
+    expected = matmul(x, pack(weight))
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.device("meta"):
+            assert torch.equal(matmul(x, pack(weight)), expected)
+            close(matmul(x.repeat(8, 1), pack(weight)), expected.repeat(8, 1))
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_functional_gradients_compile_and_autocast():
+    weight = quantize(normal(200, 40))
+    packed = pack(weight)
+    x = normal(2, 40, seed=1)
+    close(torch.func.grad(lambda x: matmul(x, packed).sum())(x), weight.dequantize().sum(0).expand(2, -1))
+    compiled = torch.compile(lambda x: matmul(x * 2, packed) + 1, backend="eager")
+    close(compiled(x), matmul(x * 2, packed) + 1)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(matmul(x, packed), matmul(x, packed))
+        close(matmul(x, packed), x @ weight.dequantize().T, 2e-2)

@@ -96,3 +96,15 @@ def test_weight_only_on_dequantised_activations_is_w4a4(seed):
 def test_bad_inputs(a, w, message):
     with pytest.raises(InputError, match=message):
         sfp4_matmul(a, w)
+
+
+def test_the_default_dtype_does_not_matter():
+    a, w = quantize(normal(3, 32), "sfp4"), quantize(normal(5, 32, seed=1), "sfp4")
+    expected = sfp4_matmul(a, w)
+    torch.set_default_dtype(torch.float64)
+    try:
+        found = sfp4_matmul(a, w)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(found, expected)
+    assert found.dtype == torch.float32

@@ -49,7 +49,7 @@ class ActivationQuantizer(nn.Module):
         self.plan = core.plan(find_family(family), group_size, scale, search)
         self.search = search
         self.axis = axis
-        self.register_buffer("amax", torch.zeros(()))
+        self.register_buffer("amax", torch.zeros((), dtype=torch.float32))
 
     def observe(self, x: Tensor) -> None:
         """Raise ``amax`` to the largest magnitude in ``x``.

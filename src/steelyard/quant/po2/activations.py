@@ -16,11 +16,10 @@ from steelyard.quant.po2.calibration import Batches, run_batches
 from steelyard.quant.po2.families import GridFamily
 from steelyard.quant.po2.fitting import GridFit, fit_grids
 from steelyard.quant.po2.layers import QuantizedConv, QuantizedLinear
+from steelyard.quant.po2.selection import Filter, is_conv1d, output_heads
 from steelyard.rng import torch_generator
 
-Filter = Callable[[nn.Module, str], bool]
 _KINDS = (nn.Linear, nn.Conv1d, nn.Conv2d, QuantizedLinear, QuantizedConv)
-_HEADS = ("lm_head", "embed_out")
 
 
 class ActivationHandle:
@@ -141,14 +140,12 @@ def fit_activation_grids(
 
 
 def _layers(model: nn.Module, filter_fn: Filter | None) -> dict[str, nn.Module]:
-    find_head = getattr(model, "get_output_embeddings", None)
-    head = find_head() if callable(find_head) else None
+    is_head = output_heads(model)
     found: dict[str, nn.Module] = {}
     for name, module in model.named_modules():
-        if isinstance(module, _KINDS):
-            default = module is not head and name.rpartition(".")[2] not in _HEADS
-            if default if filter_fn is None else filter_fn(module, name):
-                found[name] = module
+        known = isinstance(module, _KINDS) or is_conv1d(module)
+        if known and (not is_head(module, name) if filter_fn is None else filter_fn(module, name)):
+            found[name] = module
     if not found:
         raise InputError("model has no linear layer or convolution whose inputs could be quantised; check filter_fn")
     return found

@@ -97,13 +97,13 @@ class GroupMajor:
         words, rows, _ = self.codes.shape
         compiled = self.kernels is not None
         step = min(words, max(1, (_CACHED if compiled else _VECTORISED) // (rows * WORD)))
-        buffer = torch.empty(rows, step, WORD) if compiled else None
+        buffer = _floats(rows, step) if compiled else None
         for first in range(0, words, step):
             last = min(words, first + step)
             if buffer is None:
                 weights = self._decode(first, last, dtype)
             else:
-                part = buffer if last - first == step else torch.empty(rows, last - first, WORD)
+                part = buffer if last - first == step else _floats(rows, last - first)
                 pairs = self.pairs.numpy().view("uint64")[:, 0]
                 _kernels().decode(*cast(tuple[Any, ...], self.kernels), pairs, first, part.numpy())
                 weights = part.reshape(rows, -1).to(dtype)
@@ -124,7 +124,7 @@ class GroupMajor:
         if len(x) > _TABLE_ROWS or rows < _FEW_ROWS or x.dtype != torch.float32 or self.kernels is None:
             return None
         padded = nn.functional.pad(x, (0, self.codes.shape[0] * WORD - columns)).contiguous()
-        y = torch.zeros(len(x), rows)
+        y = x.new_zeros(len(x), rows)
         for inputs, sums in zip(padded.numpy(), y.numpy(), strict=True):
             _kernels().row_product(*self.kernels, self.grids.numpy(), inputs, sums)
         return y
@@ -199,7 +199,7 @@ def group_major(
     form = scales.resolve(family, scale_format)
     used = torch.unique(held)
     values, selectors = scales.unpack_scales(form, used, None)
-    scale_of = torch.zeros(256, device=codes.device)
+    scale_of = torch.zeros(256, dtype=torch.float32, device=codes.device)
     selector_of = torch.zeros(256, dtype=torch.uint8, device=codes.device)
     scale_of[used.int()] = values * tensor_scale
     selector_of[used.int()] = selectors
@@ -218,6 +218,8 @@ def dense(weight: PackedMatrix, dtype: torch.dtype = torch.float32) -> Tensor:
 def matmul(x: Tensor, weight: PackedMatrix) -> Tensor:
     """Return x W^T for a packed W; half precision is multiplied in float32 and rounded once.
 
+    The kernels for few rows run on one thread; ``torch.compile`` leaves the whole product as it is.
+
     Args:
         x: (..., cols), floating.
         weight: The packed (rows, cols), on the device of ``x``.
@@ -233,7 +235,7 @@ def matmul(x: Tensor, weight: PackedMatrix) -> Tensor:
         raise InputError(f"x must be floating, to be multiplied with a packed weight; got {x.dtype}")
     if x.ndim == 0 or x.shape[-1] != columns:
         raise InputError(f"x must have {columns} values in its last dimension; got shape {tuple(x.shape)}")
-    y: Tensor = _Product.apply(x.reshape(-1, columns), weight, False)  # type: ignore[no-untyped-call]
+    y: Tensor = _product(x.reshape(-1, columns), weight, False)
     return y.reshape(*x.shape[:-1], rows)
 
 
@@ -241,16 +243,26 @@ class _Product(torch.autograd.Function):
     """x W^T, or x W where ``transposed``; each is the other's derivative."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: PackedMatrix, transposed: bool) -> Tensor:
-        ctx.weight, ctx.transposed = weight, transposed
+    def forward(x: Tensor, weight: PackedMatrix, transposed: bool) -> Tensor:
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         product = None if transposed else weight.few(wide)
         return (_by_blocks(wide, weight, transposed) if product is None else product).to(x.dtype)
 
     @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, ctx.weight, ctx.transposed = inputs
+
+    @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         product = _Product.apply(gradients[0], ctx.weight, not ctx.transposed)  # type: ignore[no-untyped-call]
         return product, None, None
+
+
+_product = torch.compiler.disable(_Product.apply)  # type: ignore[no-untyped-call]
+
+
+def _floats(rows: int, words: int) -> Tensor:
+    return torch.empty(rows, words, WORD, dtype=torch.float32, device="cpu")
 
 
 def _by_blocks(x: Tensor, weight: PackedMatrix, transposed: bool) -> Tensor:

@@ -45,7 +45,7 @@ def shifted_parts(q: QuantizedTensor) -> ShiftedParts:
     """
     if len(q.shape) != 2 or q.axis != 1:
         raise InputError(f"sfp4_matmul takes matrices quantised along axis 1; got {q.shape} along axis {q.axis}")
-    levels = torch.tensor(E2M1, device=q.codes.device)
+    levels = torch.tensor(E2M1, dtype=torch.float32, device=q.codes.device)
     offsets = []
     for grid in q.family.decode_grids:
         if len(grid) != len(E2M1) or any(abs(v - e - grid[8]) > 1e-6 for v, e in zip(grid, E2M1, strict=True)):
@@ -58,9 +58,9 @@ def shifted_parts(q: QuantizedTensor) -> ShiftedParts:
     size, groups = q.group_size, q.groups
     codes = levels[core.unpack_codes(q.codes, groups * size).int()]
     codes[:, columns:] = 0.0
-    counts = torch.full((groups,), float(size), device=codes.device)
+    counts = torch.full((groups,), float(size), dtype=torch.float32, device=codes.device)
     counts[-1] = columns - (groups - 1) * size
-    shifts = torch.tensor(offsets, device=codes.device)[q.selectors().int()]
+    shifts = torch.tensor(offsets, dtype=torch.float32, device=codes.device)[q.selectors().int()]
     return ShiftedParts(codes.reshape(rows, groups, size), q.group_scales(), shifts, counts)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,16 +18,15 @@ from steelyard.quant.po2.families import GridFamily
 from steelyard.quant.po2.families import family as find_family
 from steelyard.quant.po2.gptq import gptq as gptq_matrix
 from steelyard.quant.po2.layers import PackedLayer, QuantizedConv, QuantizedLinear
+from steelyard.quant.po2.selection import Filter, default_filter, matrix_of, quantizable
 from steelyard.quant.po2.tensor import QuantizedTensor, quantize
 
 __all__ = [
     "ActivationHandle", "ActivationQuantizer", "QuantizedConv", "QuantizedLinear", "default_filter",
-    "fit_activation_grids", "quantizable", "quantize_activations", "quantize_model",
+    "fit_activation_grids", "matrix_of", "quantizable", "quantize_activations", "quantize_model",
 ]  # fmt: skip
 
-Filter = Callable[[nn.Module, str], bool]
 Progress = Callable[[int, int, str], None]
-_HEADS = ("lm_head", "embed_out")
 _HESSIAN_BYTES = 2**29  # of Hessians held at once; more layers are calibrated in several passes
 
 # The seams: what these layers' replacements take over.
@@ -43,48 +41,6 @@ class _Options:
     scale: str | None
     search: str
     activations: str | GridFamily | None
-
-
-def quantizable(module: nn.Module) -> bool:
-    """Return whether ``module`` is a layer that :func:`quantize_model` can pack.
-
-    That is ``nn.Linear``, ``nn.Conv1d``, ``nn.Conv2d`` and transformers' ``Conv1D`` themselves; subclasses may use
-    their weight in ways of their own (as the output projection of ``nn.MultiheadAttention`` does) and are left alone,
-    as are layers whose weight is made by a parametrisation or a hook.
-    """
-    if "weight" not in module._parameters or module.weight is None:
-        return False
-    return type(module) in (nn.Linear, nn.Conv1d, nn.Conv2d) or _is_conv1d(module)
-
-
-def _is_conv1d(module: nn.Module) -> bool:
-    """Return whether this is transformers' Conv1D, a linear layer whose weight is stored (in, out)."""
-    utilities = sys.modules.get("transformers.pytorch_utils")
-    return utilities is not None and type(module) is utilities.Conv1D
-
-
-def default_filter(model: nn.Module) -> Filter:
-    """Return the default rule for a model: all layers that can be packed, except these.
-
-    - Output heads: what ``get_output_embeddings`` names and layers called ``lm_head`` or ``embed_out``.
-    - Weights shared with a module that stays as it is, such as an embedding or a head.
-    - Convolutions whose contraction (in_channels / groups * kernel) is below 16, depthwise ones above all.
-    """
-    find_head = getattr(model, "get_output_embeddings", None)
-    head = find_head() if callable(find_head) else None
-
-    def wanted(module: nn.Module, name: str) -> bool:
-        if not quantizable(module) or module is head or name.rpartition(".")[2] in _HEADS:
-            return False
-        weight: Any = module.weight
-        return bool(weight.ndim == 2 or weight[0].numel() >= 16)
-
-    kept = {id(p) for name, m in model.named_modules() if not wanted(m, name) for p in m.parameters(recurse=False)}
-
-    def keep(module: nn.Module, name: str) -> bool:
-        return wanted(module, name) and id(module.weight) not in kept
-
-    return keep
 
 
 def quantize_model(
@@ -196,13 +152,6 @@ def _chunks(names: dict[nn.Module, str]) -> list[dict[nn.Module, str]]:
         chunks[-1][module] = name
         held += size
     return chunks
-
-
-def matrix_of(module: nn.Module) -> Tensor:
-    """Return a layer's weight as (outputs, contraction), a view where possible."""
-    weight: Any = module.weight
-    matrix: Tensor = weight.t() if _is_conv1d(module) else weight.flatten(1)
-    return matrix
 
 
 def _pack(
