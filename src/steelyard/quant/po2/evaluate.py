@@ -77,7 +77,7 @@ def token_windows(ids: Tensor, length: int, count: int | None = None) -> Tensor:
 def compare(reference: LanguageModel, models: Mapping[str, LanguageModel], windows: Tensor) -> dict[str, Divergence]:
     """Compare models with a reference on windows of text, each position predicting the next.
 
-    One window's logits are in memory twice, never more: the reference's and those of one model.
+    One window is in memory twice, never more: as the reference's log-probabilities and as one model's logits.
 
     Args:
         reference: The unquantised model.
@@ -91,7 +91,7 @@ def compare(reference: LanguageModel, models: Mapping[str, LanguageModel], windo
     sums = {name: torch.zeros(4, dtype=torch.float64) for name in models}
     with torch.no_grad():
         for number, window in enumerate(windows):
-            truth = _logits(reference, window, f"the reference, window {number}")
+            truth = _logits(reference, window, f"the reference, window {number}").float().log_softmax(-1)
             for name, model in models.items():
                 ours = _logits(model, window, f"'{name}', window {number}")
                 if ours.shape != truth.shape:
@@ -137,14 +137,20 @@ def _logits(model: LanguageModel, window: Tensor, where: str) -> Tensor:
 
 
 def _sums(truth: Tensor, ours: Tensor, following: Tensor) -> Tensor:
-    """Return the sums over positions of KL, agreement and both negative log-likelihoods, float64 (4,)."""
+    """Return the sums over positions of KL, agreement and both negative log-likelihoods, float64 (4,).
+
+    Args:
+        truth: The reference's log-probabilities, (positions, vocabulary).
+        ours: A model's logits, of the same shape.
+        following: The token that follows each position.
+    """
     total = torch.zeros(4, dtype=torch.float64)
     for part in _chunks(len(truth)):
-        p, q = truth[part].float().log_softmax(-1), ours[part].float().log_softmax(-1)
+        p, q = truth[part], ours[part].float().log_softmax(-1)
         targets = following[part, None]
         total += torch.stack([
-            torch.nn.functional.kl_div(q, p, reduction="sum", log_target=True).double(),
-            (truth[part].argmax(-1) == ours[part].argmax(-1)).sum().double(),
+            (p.exp() * (p - q)).sum(-1).double().sum(),
+            (p.argmax(-1) == q.argmax(-1)).sum().double(),
             -q.gather(1, targets).sum().double(),
             -p.gather(1, targets).sum().double(),
         ])  # fmt: skip

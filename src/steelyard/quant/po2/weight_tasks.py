@@ -1,0 +1,130 @@
+"""Tasks on tensors alone: the error of generated tensors, of real weights and of the user's own."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from steelyard import rng
+from steelyard.contracts import Arrays, CellInput, Measured
+from steelyard.errors import InputError
+from steelyard.models import llama2c, minilm
+from steelyard.quant.po2.cells import config_of, quantiser_of
+
+SHAPE = (1250, 256)  # 20,000 groups of 16
+SHARES = 16  # disjoint shares of the rows of real weights, one a seed
+_POOL_SHARE = 4  # grids are learned on a quarter as many values
+_POOL_ROWS = 8  # of every matrix that grids are learned on
+_MAX_BYTES = 1 << 31
+
+Floats = npt.NDArray[np.float64]
+_DRAWS: Mapping[str, Callable[[np.random.Generator, tuple[int, ...]], Floats]] = {
+    "gaussian": lambda stream, shape: stream.standard_normal(shape),
+    "t5": lambda stream, shape: stream.standard_t(5, shape),
+    "t3": lambda stream, shape: stream.standard_t(3, shape),
+    "laplace": lambda stream, shape: stream.laplace(size=shape),
+}
+
+
+def generated() -> Arrays:
+    """Return the shape of a generated tensor; its values are drawn in the cell."""
+    return {"shape": np.array(SHAPE)}
+
+
+def run_generated(cell: CellInput) -> Measured:
+    """Quantise a tensor drawn from the task's distribution; grids are learned on another draw, of the tuning stream."""
+    draw = _DRAWS[cell.task]
+    shape = tuple(int(size) for size in cell.data["shape"])
+    tensor = torch.from_numpy(draw(cell.rng("values"), shape)).float()
+    fewer = (max(1, shape[0] // _POOL_SHARE), *shape[1:])
+    pool = torch.from_numpy(draw(rng.generator("tuning", f"{cell.task}/pool", cell.seed), fewer)).float()
+    return _measured(cell, [tensor], [pool])
+
+
+def run_weights(cell: CellInput) -> Measured:
+    """Quantise the seed's share of the rows of every matrix; grids are learned on the rows of another share."""
+    matrices = _OPEN[cell.task]() if cell.task in _OPEN else _users(cell)
+    if config_of(cell).importance:
+        raise InputError("importance needs a model whose layers see data; give one with --model")
+    ours = [_share(matrix, cell.seed) for matrix in matrices]
+    others = [_share(matrix, cell.seed + SHARES // 2)[:_POOL_ROWS] for matrix in matrices]
+    return _measured(cell, ours, others)
+
+
+def _users(cell: CellInput) -> list[Tensor]:
+    return [torch.from_numpy(array) for array in cell.data.values()]
+
+
+def _share(matrix: Tensor, seed: int) -> Tensor:
+    """Return the rows of one share of the matrix; all of them when it has too few."""
+    rows = matrix.reshape(-1, matrix.shape[-1])
+    return rows[seed % SHARES :: SHARES] if len(rows) >= SHARES else rows
+
+
+def _measured(cell: CellInput, tensors: Sequence[Tensor], pool: Sequence[Tensor]) -> Measured:
+    quantise = quantiser_of(cell, pool)
+    error = power = 0.0
+    for tensor in tensors:
+        error += float((quantise(tensor) - tensor).double().square().sum())
+        power += float(tensor.double().square().sum())
+    elements = sum(tensor.numel() for tensor in tensors)
+    metrics = {"weight_error": error / power if power else 0.0, "bits": quantise.bits_per_weight}
+    return Measured(metrics, steps=max(1, elements // 1000))
+
+
+def _stories_matrices() -> list[Tensor]:
+    return matrices_of(llama2c.stories260k())
+
+
+def _minilm_matrices() -> list[Tensor]:
+    return matrices_of(minilm.load(), skip="pooler")
+
+
+def matrices_of(model: Any, skip: str = "lm_head") -> list[Tensor]:
+    """Return the weights of the linear layers whose name does not contain ``skip``."""
+    return [
+        module.weight
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Linear) and skip not in name
+    ]
+
+
+_OPEN: Mapping[str, Callable[[], list[Tensor]]] = {
+    "stories_weights": _stories_matrices,
+    "minilm_weights": _minilm_matrices,
+}
+
+
+def read_tensors(path: str | Path) -> Arrays:
+    """Return the floating arrays of an npz file as float32; nothing is unpickled.
+
+    Raises:
+        InputError: Not such a file, too large, without floating arrays, or with values that are not finite.
+    """
+    path = Path(path)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            size = sum(member.file_size for member in archive.infolist())
+        if size > _MAX_BYTES:
+            raise InputError(f"{path} unpacks to {size} bytes, more than {_MAX_BYTES}; split it")
+        with np.load(path, allow_pickle=False) as arrays:
+            found = {name: arrays[name] for name in arrays.files}
+    except InputError:
+        raise
+    except (OSError, zipfile.BadZipFile, ValueError, KeyError, EOFError) as error:
+        raise InputError(f"{path} is not a sound npz file of arrays ({error}); write it with numpy.savez") from error
+    floats = {name: array for name, array in found.items() if array.dtype.kind == "f" and array.ndim}
+    weights = {name: array.astype(np.float32) for name, array in floats.items()}
+    if not weights:
+        raise InputError(f"{path} holds no floating array with at least one dimension")
+    for name, array in weights.items():
+        if array.size == 0 or not np.isfinite(array).all():
+            raise InputError(f"{path}, array '{name}': it is empty or holds values that are not finite")
+    return weights
