@@ -86,6 +86,18 @@ def test_a_network_that_breaks_counts_as_the_worst(monkeypatch):
         assert set(measured.metrics) == {metric.name for metric in bench.METRICS if metric.worst is not None}
 
 
+def test_a_network_of_which_nothing_is_left_counts_as_the_worst(monkeypatch):
+    def kill(model, *args, **kwargs):
+        with torch.no_grad():
+            model.weights[0][:, :1] = 0
+        return ""
+
+    monkeypatch.setattr(measure, "train", kill)
+    measured = bench.run(cell("breadth_high"))
+    assert "layer 1 is dead" in measured.notes["stopped"]
+    assert measured.metrics["breadth_cost"] == 1e6
+
+
 def test_digits_have_a_box_of_their_own():
     assert bench.settings(cell("time"))[1].steps == 6
     assert bench.settings(cell("time", "mnist"))[1].steps == 8
@@ -194,6 +206,12 @@ def test_modules_load_alone(module):
 def test_people_run_through_the_same_door(monkeypatch):
     monkeypatch.setattr(people, "run", lambda cell: cell.arm)
     assert bench.run(cell("contrast", "mnist_contrast")) == "contrast"
+
+
+def test_the_cards_snippet_runs():
+    done = subprocess.run([sys.executable, "-c", CARD.usage], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("UsedResources(")
 
 
 def test_the_catalog_knows_it():

@@ -116,10 +116,10 @@ def folder(tmp_path):
 
 
 def test_the_users_folder(folder):
-    task = tasks.user_task(str(folder), size=6, channels=3)
+    task = tasks.user_task(str(folder), size=8, channels=3)
     arrays = task.load()
     assert task.name == "own"
-    assert arrays["images"].shape == (24, 3, 6, 6)
+    assert arrays["images"].shape == (24, 3, 8, 8)
     assert arrays["images"].dtype == np.float32
     assert arrays["images"].max() <= 1
     assert arrays["labels"].tolist() == [0] * 12 + [1] * 12

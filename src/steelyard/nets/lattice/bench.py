@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from steelyard.contracts import Arm, BenchSpec, Block, CellInput, Measured, Metric, Profile, Role, Task, Trace
+from steelyard.errors import InputError
 from steelyard.nets.lattice import measure, people, tasks
 from steelyard.nets.lattice.baselines import prune
 from steelyard.nets.lattice.card import Config
@@ -150,7 +151,10 @@ def run(cell: CellInput) -> Measured:
         broken = measure.train(model, parts, replace_ramp(config), updates - before, batches)
     if broken:
         return diverged(updates, parts.chance, broken)
-    metrics, curves = measure.measure(model, parts, config, cell, extra.get("entropy_steps"))
+    try:
+        metrics, curves = measure.measure(model, parts, config, cell, extra.get("entropy_steps"))
+    except InputError as error:  # nothing of the image is left once unused channels are gone
+        return diverged(updates, parts.chance, str(error))
     notes: dict[str, str | float | int] = {"kappa": float(model.kappa.detach())} if model.time == "adaptive" else {}
     return Measured(metrics, updates, curves, notes)
 

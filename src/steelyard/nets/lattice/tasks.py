@@ -115,7 +115,7 @@ class Options(Frozen):
     """What a weighing on the user's own images takes beside them."""
 
     label: str = Field(default="y", description="array of an npz file that holds the classes")
-    size: int = Field(default=14, ge=4, le=64, description="height and width that images are brought to")
+    size: int = Field(default=14, ge=8, le=64, description="height and width that images are brought to")
     channels: int = Field(default=1, ge=1, le=3, description="1 for grey, 3 for colour")
 
 
