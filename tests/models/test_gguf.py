@@ -14,6 +14,8 @@ from models.tiny_gguf import write_tiny
 from steelyard.errors import InputError
 from steelyard.models.gguf import GGUFFile
 
+NOT_OURS = {"_name_or_path", "_model_name_or_path", "architectures", "dtype", "quantization_config", "unk_token_id"}
+
 
 @pytest.mark.parametrize(
     ("architecture", "kind"),
@@ -35,8 +37,7 @@ def test_what_transformers_loads(tmp_path, architecture, kind):
     known = theirs.config.to_dict()
     assert config.pop("architectures") == [type(theirs).__name__]
     rebuilt = AutoConfig.for_model(**config).to_dict()
-    ours = {"_name_or_path", "_model_name_or_path", "architectures", "dtype", "quantization_config", "unk_token_id"}
-    assert {key for key in set(known) | set(rebuilt) if known.get(key) != rebuilt.get(key)} <= ours
+    assert {key for key in set(known) | set(rebuilt) if known.get(key) != rebuilt.get(key)} <= NOT_OURS
 
 
 def test_an_untied_head_and_q_biases(tmp_path):
@@ -161,3 +162,21 @@ def test_other_mistakes(tmp_path):
 def test_every_type_that_gguf_decodes_is_taken():
     refused = {kind.name for kind in gguf.GGMLQuantizationType if not hasattr(gguf.quants, kind.name)}
     assert refused - {"F32", "F16"} <= {"Q1_0", "Q8_1", "Q8_K", "I8", "I16", "I32", "I64", "F64"}
+
+
+@pytest.mark.acceptance
+def test_smollm2_is_what_transformers_loads():
+    """Every tensor and the configuration of a real file, q and k rows above all."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from steelyard.models.smollm2 import gguf_file
+
+    path = gguf_file()
+    theirs = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
+    file, state = GGUFFile(path), theirs.state_dict()
+    assert set(state) - set(file.tensors) == {"lm_head.weight"}
+    for name in file.tensors:
+        np.testing.assert_array_equal(file.read(name), state[name].numpy(), err_msg=name)
+    config = {key: value for key, value in file.config().items() if key != "architectures"}
+    known, rebuilt = theirs.config.to_dict(), AutoConfig.for_model(**config).to_dict()
+    assert {key for key in set(known) | set(rebuilt) if known.get(key) != rebuilt.get(key)} <= NOT_OURS

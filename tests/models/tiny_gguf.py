@@ -45,11 +45,15 @@ def write_tiny(path, architecture, kind, *, heads=4, kv_heads=2, head=False, q_b
         writer.add_key_length(width)
         writer.add_value_length(width)
     writer.add_tokenizer_model("gpt2")
-    writer.add_token_list([f"t{token}" for token in range(VOCAB)])
-    writer.add_token_types([1] * VOCAB)
-    writer.add_token_merges(["t 1"])
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
+    digits = [str(digit) for digit in range(10)]
+    tokens = ["<s>", "</s>", "t", *digits, *(f"t{digit}" for digit in digits)]
+    writer.add_token_list(tokens + [f"<{token}>" for token in range(len(tokens), VOCAB)])
+    writer.add_token_types([3, 3] + [1] * (VOCAB - 2))
+    writer.add_token_merges([f"t {digit}" for digit in digits])
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(1)
+    writer.add_unk_token_id(0)
+    writer.add_pad_token_id(1)
     wanted = shapes(heads, kv_heads, width, layers)
     tensors = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in wanted.items()}
     for layer in range(layers):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +22,12 @@ _MB = 1e6
 Converted = Annotated[Path, typer.Argument(metavar="OUT", help="A converted folder.", show_default=False)]
 
 app = typer.Typer(no_args_is_help=True, help="Convert checkpoints to 4-bit grids (PO2), inspect and evaluate them.")
+
+
+@app.callback()
+def _quiet() -> None:
+    for name in ("torchao", "torch.utils._pytree"):  # transformers imports torchao, which talks about its own libraries
+        logging.getLogger(name).setLevel(logging.ERROR)
 
 
 def convert(
@@ -54,7 +61,8 @@ def convert(
 ) -> None:
     """Convert a checkpoint to 4 bits a weight, tensor by tensor, into a Hugging Face folder.
 
-    Memory does not grow with the model. After an interruption the same command goes on where it stopped.
+    Memory grows with the largest tensor, not with the model. After an interruption the same command goes on where it
+    stopped.
     """
     with _progress() as progress:
         done = require("steelyard.quant.po2.convert", "quant").convert(

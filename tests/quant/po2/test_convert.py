@@ -13,7 +13,7 @@ from quant.po2.small_checkpoints import CONFIG, llama_tensors, write_llama, writ
 from steelyard.errors import InputError
 from steelyard.models.gguf import GGUFFile
 from steelyard.models.safefile import SafeFile, write_safe
-from steelyard.quant.po2 import memory
+from steelyard.quant.po2 import hf_files, memory
 from steelyard.quant.po2.checkpoints import INDEX
 from steelyard.quant.po2.convert import MANIFEST, convert, squared_error
 from steelyard.quant.po2.families import FAMILIES
@@ -143,6 +143,34 @@ def test_what_beside_the_weights_is_carried(tmp_path):
     assert {"tokenizer.json", "tokenizer_config.json", "config.json", INDEX, MANIFEST} < names
     assert "evil.py" not in names
     assert (tmp_path / "out" / "tokenizer.json").read_bytes() == (source / "tokenizer.json").read_bytes()
+
+
+def test_a_tokenizer_out_of_a_gguf_file(tmp_path, monkeypatch):
+    from transformers import AutoTokenizer
+
+    source = write_tiny(tmp_path / "tiny.gguf", "llama", "Q8_0")
+    assert convert(source, tmp_path / "out").notes == ()
+    theirs = AutoTokenizer.from_pretrained(tmp_path, gguf_file="tiny.gguf")
+    assert AutoTokenizer.from_pretrained(tmp_path / "out")("t1t9")["input_ids"] == theirs("t1t9")["input_ids"]
+
+    def broken(*args, **options):
+        raise Exception("no\nvocabulary")
+
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", broken)
+    (note,) = convert(source, tmp_path / "two").notes
+    assert note == "no tokenizer: transformers cannot make it from tiny.gguf (no vocabulary)"
+
+
+def test_without_transformers_names_tell(tmp_path, monkeypatch):
+    found = hf_files.importlib.util.find_spec
+    monkeypatch.setattr(
+        hf_files.importlib.util, "find_spec", lambda name: None if name == "transformers" else found(name)
+    )
+    done = convert(write_tiny(tmp_path / "tiny.gguf", "llama", "Q8_0"), tmp_path / "out")
+    assert len(done.summary.layers) == 14
+    assert done.notes == (
+        "no tokenizer: making it from a GGUF file needs transformers (pip install 'steelyard[quant]')",
+    )
 
 
 def test_filter_and_keep(tmp_path):

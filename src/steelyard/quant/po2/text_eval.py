@@ -107,8 +107,6 @@ def _load(path: Path) -> Any:
             model, found = transformers.AutoModelForCausalLM.from_pretrained(
                 str(place), output_loading_info=True, **options
             )
-    except InputError:
-        raise
     except (OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{path} cannot be loaded as a causal language model: {_one_line(error)}") from None
     absent = sorted(found["missing_keys"]) + sorted(str(key) for key in found["mismatched_keys"])
