@@ -81,6 +81,11 @@ def _time_claims() -> tuple[Claim, ...]:
             direction="lower",
             paper=QUALITATIVE,
         ),
+    )
+
+
+def _trade_claims() -> tuple[Claim, ...]:
+    return (
         Claim(
             id="breadth_raises_time",
             text="A price of breadth raises the expected time",
@@ -314,6 +319,7 @@ CARD = Card(
     "# your own images, a folder per class: steelyard weigh lattice --data images/ --size 14",
     claims=(
         *_time_claims(),
+        *_trade_claims(),
         *_level_claims("breadth"),
         *_level_claims("depth"),
         *_occlusion_claims(),
