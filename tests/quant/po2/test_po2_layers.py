@@ -79,6 +79,7 @@ def test_a_fresh_layer_is_zero():
     [
         (lambda state: state.pop("weight.header"), "'header' of a quantised layer is missing"),
         (lambda state: state.pop("weight.codes"), "'codes'"),
+        (lambda state: state.update({"weight.codes": "text"}), "'codes'"),
         (lambda state: state.update({"weight.header": torch.tensor([1, 2], dtype=torch.uint8)}), "cannot be read"),
         (lambda state: state.update({"weight.header": torch.tensor([0.5])}), "cannot be read"),
         (lambda state: state.update({"weight.header": torch.tensor(list(b"[]"))}), "JSON table"),

@@ -239,13 +239,11 @@ def test_defaults_of_the_process_do_not_matter(path):
         torch.set_default_dtype(torch.float32)
 
 
-def test_functional_gradients_compile_and_autocast():
+def test_functional_gradients_and_autocast():
     weight = quantize(normal(200, 40))
     packed = pack(weight)
     x = normal(2, 40, seed=1)
     close(torch.func.grad(lambda x: matmul(x, packed).sum())(x), weight.dequantize().sum(0).expand(2, -1))
-    compiled = torch.compile(lambda x: matmul(x * 2, packed) + 1, backend="eager")
-    close(compiled(x), matmul(x * 2, packed) + 1)
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(matmul(x, packed), matmul(x, packed))
         close(matmul(x, packed), x @ weight.dequantize().T, 2e-2)

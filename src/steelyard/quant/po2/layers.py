@@ -150,7 +150,7 @@ class PackedLayer(nn.Module):
 
     def _load_weight(self, parts: dict[str, Tensor]) -> None:
         header = parts.pop("header", None)
-        if header is None:
+        if not isinstance(header, Tensor):
             raise InputError("the part 'header' of a quantised layer is missing")
         try:
             text = json.loads(bytes(header.flatten().tolist()))
@@ -158,7 +158,8 @@ class PackedLayer(nn.Module):
             raise InputError(f"the part 'header' of a quantised layer cannot be read ({error})") from None
         if not isinstance(text, dict):
             raise InputError("the part 'header' of a quantised layer must hold a JSON table")
-        weight = QuantizedTensor.from_tensors({n: t.to(self.codes.device) for n, t in parts.items()}, text)
+        here = {name: t.to(self.codes.device) if isinstance(t, Tensor) else t for name, t in parts.items()}
+        weight = QuantizedTensor.from_tensors(here, text)
         if weight.shape != self._template.shape:
             raise InputError(f"the layer has shape {self._template.shape}, the saved weight {weight.shape}")
         self.set_weight(weight)

@@ -218,7 +218,7 @@ def dense(weight: PackedMatrix, dtype: torch.dtype = torch.float32) -> Tensor:
 def matmul(x: Tensor, weight: PackedMatrix) -> Tensor:
     """Return x W^T for a packed W; half precision is multiplied in float32 and rounded once.
 
-    The kernels for few rows run on one thread; ``torch.compile`` leaves the whole product as it is.
+    The kernels run on one thread, whatever ``torch.get_num_threads()`` says; ``addmm`` keeps to that number.
 
     Args:
         x: (..., cols), floating.
@@ -235,7 +235,7 @@ def matmul(x: Tensor, weight: PackedMatrix) -> Tensor:
         raise InputError(f"x must be floating, to be multiplied with a packed weight; got {x.dtype}")
     if x.ndim == 0 or x.shape[-1] != columns:
         raise InputError(f"x must have {columns} values in its last dimension; got shape {tuple(x.shape)}")
-    y: Tensor = _product(x.reshape(-1, columns), weight, False)
+    y: Tensor = _Product.apply(x.reshape(-1, columns), weight, False)  # type: ignore[no-untyped-call]
     return y.reshape(*x.shape[:-1], rows)
 
 
@@ -256,9 +256,6 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         product = _Product.apply(gradients[0], ctx.weight, not ctx.transposed)  # type: ignore[no-untyped-call]
         return product, None, None
-
-
-_product = torch.compiler.disable(_Product.apply)  # type: ignore[no-untyped-call]
 
 
 def _floats(rows: int, words: int) -> Tensor:
