@@ -53,7 +53,7 @@ EQUAL = (
     _arm("entropy", "No costs, entropy threshold, equal compute", "baseline", stop="entropy", equal=True),
     _arm("blt", "BLT, entropy threshold, equal compute", "baseline", kind="blt", stop="entropy", equal=True),
     _arm("act", "Adaptive computation time", "baseline", kind="act", time=0.1),
-    _arm("ponder", "PonderNet's geometric prior", "baseline", time=0.1, time_prior=0.2),
+    _arm("ponder", "PonderNet's geometric prior", "baseline", time=0.2, time_prior=0.2),
 )
 PRUNED = _arm("pruned", "Pruned by norm, trained on", "baseline", time=0.03, prune_to=18)
 GRID = tuple(
@@ -290,7 +290,7 @@ BENCH = BenchSpec(
             ),
             seeds=6,
             work=6 * (26 * 720 + 3 * 400 + 3),
-            params={**PARAMS, "updates": 720, "equal_steps": 4.3},
+            params={**PARAMS, "updates": 720, "equal_steps": 4.1},
             cell_seconds=600,
         ),
         "gpu": Profile(name="gpu", blocks=(), seeds=10, work=0, recipe=RECIPE),
