@@ -137,6 +137,78 @@ def test_blocks_of_rows_change_nothing(monkeypatch):
     assert same(whole, quantize(x, "sfp4"))
 
 
+def test_plain_loops_agree_with_their_machine_code():
+    x = data(3, (9, 16)).numpy()
+    found, plain = (np.empty((2, 9), np.float32) for _ in range(2))
+    kernels._extrema(x, *found)
+    kernels._extrema.py_func(x, *plain)
+    assert (found == plain).all()
+    codes = np.arange(32, dtype=np.uint8) % 16
+    packed = np.empty((2, 16), np.uint8)
+    kernels._pack(codes, packed[0])
+    kernels._pack.py_func(codes, packed[1])
+    assert (packed[0] == packed[1]).all()
+    table, rows = data(4, (3, 16)).numpy(), np.array([2, 0], np.uint8)
+    out = np.empty((2, 2, 16), np.float32)
+    kernels._unpack(packed[0].reshape(2, 8), rows, table, out[0])
+    kernels._unpack.py_func(packed[0].reshape(2, 8), rows, table, out[1])
+    assert (out[0] == out[1]).all()
+    for run in (kernels._keep_better, kernels._keep_better.py_func):
+        best = np.array([1.0, 4.0, 5.0], np.float32)
+        grids, columns = np.zeros(3, np.uint8), np.zeros(3, np.int64)
+        run(np.array([1.0, 1.0, 1.0], np.float32), np.array([1.0, 2.0, 2.0], np.float32), 1, 7, best, grids, columns)
+        assert (best.tolist(), grids.tolist(), columns.tolist()) == ([1, 4, 4], [0, 0, 1], [0, 0, 7])
+
+
+def test_vectors_compiled_afresh_against_numpy():
+    """Sixteen elements at a time against plain numpy: codes, sums of squares folded in halves, decoding."""
+
+    def fresh(dispatcher):
+        return kernels.numba.njit(error_model="numpy")(dispatcher.py_func)
+
+    x, factors = data(5, (7, 16)).numpy(), np.linspace(0.2, 2, 7, dtype=np.float32)
+    weights = data(6, (7, 16)).square().numpy()
+    middle, values = (part[0] for part in kernels._arrays(MPO2))
+    u = x * factors[:, None]
+    expected = (u[:, :, None] > middle).sum(2)
+    codes = np.empty((7, 16), np.uint8)
+    fresh(kernels._encode)(x, factors, middle[None], np.zeros(7, np.uint8), codes)
+    assert (codes == expected).all()
+    squares = (u - values[expected]) ** 2
+    for run, parts, extra in (
+        (kernels._errors, squares, ()), (kernels._weighted_errors, squares * weights, (weights,))
+    ):  # fmt: skip
+        errors = np.empty(7, np.float32)
+        fresh(run)(x, factors, middle, values, *extra, errors)
+        while parts.shape[1] > 1:
+            parts = parts[:, : parts.shape[1] // 2] + parts[:, parts.shape[1] // 2 :]
+        assert (errors == parts[:, 0]).all()
+    if kernels.has_permute():
+        packed, rows = codes[:, ::2] | (codes[:, 1::2] << 4), np.zeros(7, np.uint8)
+        out = np.empty((2, 7, 16), np.float32)
+        fresh(kernels._unpack_permuted)(packed, rows, 1, values[None], out[0])
+        fresh(kernels._unpack_permuted_scaled)(packed, rows, 1, values[None], factors, out[1])
+        assert (out[0] == values[codes]).all()
+        assert (out[1] == values[codes] * factors[:, None]).all()
+
+
+def test_loops_over_chunks_with_numpy_in_the_vectors_place(monkeypatch):
+    def write(packed, row, out, scale=np.float32(1)):
+        out[:] = row[np.stack([packed & 15, packed >> 4], 1).ravel()] * scale
+
+    monkeypatch.setattr(kernels, "_write_values", write)
+    monkeypatch.setattr(kernels, "_write_scaled", write)
+    packed = np.arange(32, dtype=np.uint8).reshape(4, 8)
+    rows, table = np.array([1, 0], np.uint8), data(7, (2, 16)).numpy()
+    scales = np.array([0.5, 3], np.float32)
+    out = np.empty((3, 4, 16), np.float32)
+    kernels._unpack_permuted.py_func(packed, rows, 2, table, out[0])
+    kernels._unpack_permuted_scaled.py_func(packed, rows, 2, table, scales, out[1])
+    kernels._unpack(packed.reshape(2, 16), rows, table, out[2].reshape(2, 32))
+    assert (out[0] == out[2]).all()
+    assert (out[1] == out[2] * np.repeat(scales, 2)[:, None]).all()
+
+
 def test_without_a_folder_to_cache_in(monkeypatch):
     real, calls = kernels.numba.njit, []
 

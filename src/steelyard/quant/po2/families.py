@@ -83,6 +83,9 @@ class GridFamily:
         if self.cap > 448:
             raise InputError(f"cap of family {self.name!r} must be at most 448, the largest E4M3 value; got {self.cap}")
 
+    def __hash__(self) -> int:
+        return hash(self.name)  # tables are cached by family, and hashing all the grids takes longer than a look-up
+
     @property
     def n_grids(self) -> int:
         """Grids that a group may choose from; a mirror image counts."""

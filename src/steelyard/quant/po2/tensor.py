@@ -19,7 +19,7 @@ from torch import Tensor
 from steelyard.errors import InputError
 from steelyard.quant.po2 import core, scales
 from steelyard.quant.po2.core import Encoded, Plan
-from steelyard.quant.po2.families import LEVELS, GridFamily
+from steelyard.quant.po2.families import GridFamily
 from steelyard.quant.po2.families import family as find_family
 from steelyard.quant.po2.scales import ScaleLayout
 
@@ -317,13 +317,18 @@ def dequantize(q: QuantizedTensor, dtype: torch.dtype = torch.float32) -> Tensor
 
 
 def _byte_table(q: QuantizedTensor) -> Tensor:
-    """Return the value of every (scale byte, code), float32 (256, 16); bytes that are no scale get 0."""
-    every, form = torch.arange(256, dtype=torch.uint8), q.layout
-    mask = (1 << form.value_bits) - 1
+    """Return the value of every (scale byte, code), float32 (256, 16)."""
+    levels, values = _byte_parts(q.family, q.layout)
+    return levels * (values * q.tensor_scale)[:, None]
+
+
+@functools.lru_cache(maxsize=256)
+def _byte_parts(family: GridFamily, form: ScaleLayout) -> tuple[Tensor, Tensor]:
+    """Return the grid (256, 16) and the scale (256,) that each byte stands for; bytes that are no scale get 0."""
+    every, mask = torch.arange(256, dtype=torch.uint8), (1 << form.value_bits) - 1
     real = (every & mask if mask < 255 else every).int() < len(form.values)
     values, selectors = scales.unpack_scales(form, torch.where(real, every, 0), None)
-    codes = torch.arange(LEVELS, dtype=torch.uint8).repeat(256, 1)
-    return core.decode(q.family, codes, values * q.tensor_scale, selectors.clamp(max=q.family.n_grids - 1))
+    return core.tables(family).decode[selectors.clamp(max=family.n_grids - 1).int()], values
 
 
 def fake_quantize(
