@@ -58,6 +58,8 @@ def test_the_measured_record():
     assert set(measured.metrics) == {"rt_spearman", "rt_pearson", "accuracy_contrasts"}
     contrasts, slow = measured.traces["slowness"]
     assert contrasts == list(tasks.CONTRASTS)
+    assert measured.traces["time_by_contrast"][0] == list(tasks.SHOWN)
+    assert "contrast 0.03: accuracy" in measured.notes["left out"]
     assert (min(slow), max(slow)) == (0.0, 1.0)
     assert measured == bench.run(cell())
     assert measured.steps == 2
@@ -84,7 +86,7 @@ def test_people_against_people():
 
 
 def test_a_time_that_does_not_depend_on_contrast_ranks_nothing():
-    measured = people._compared(cell(), Config(), dict.fromkeys(tasks.CONTRASTS, 3.0), 5, {})
+    measured = people._compared(cell(), Config(), dict.fromkeys(tasks.SHOWN, 3.0), 5, {})
     assert measured.metrics == {"rt_spearman": 0.0, "rt_pearson": 0.0}
     assert measured.notes == {"times": "all equal"}
 

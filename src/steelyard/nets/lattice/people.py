@@ -22,8 +22,8 @@ def run(cell: CellInput) -> Measured:
     """Return how the cell's times rank the contrasts, compared with people's medians."""
     config = Config(**{name: value for name, value in cell.config.items() if name in Config.model_fields})
     if cell.arm == "shuffled":
-        order = cell.rng("order").permutation(len(tasks.CONTRASTS)).tolist()
-        times = dict(zip(tasks.CONTRASTS, map(float, order), strict=True))
+        order = cell.rng("order").permutation(len(tasks.SHOWN)).tolist()
+        times = dict(zip(tasks.SHOWN, map(float, order), strict=True))
         return _compared(cell, config, times, 1, {})
     if cell.arm == "halves":
         return _halves(cell, config)
@@ -46,7 +46,7 @@ def random_contrast(x: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def model_times(model: LatticeRCNN, parts: tasks.Split, cell: CellInput) -> tuple[dict[float, float], float]:
-    """Return the mean time at each contrast, and the accuracy in percent over all of them.
+    """Return the mean time at each contrast people saw, and the accuracy in percent over those trained at.
 
     The time is E[t]; with ``entropy_steps`` among the arm's settings it is the first step whose entropy lies below a
     threshold, set on training images at random contrasts and without a look at people.
@@ -58,7 +58,7 @@ def model_times(model: LatticeRCNN, parts: tasks.Split, cell: CellInput) -> tupl
         threshold = measure.match_entropy_threshold(entropies, float(cell.config["entropy_steps"]))
         stop = EntropyThreshold(model, threshold)
     times, accuracies = {}, []
-    for contrast in tasks.CONTRASTS:
+    for contrast in tasks.SHOWN:
         x = tasks.at_contrast(parts.test_x, contrast)
         if stop is None:
             output = measure.look(model, x)
@@ -68,22 +68,22 @@ def model_times(model: LatticeRCNN, parts: tasks.Split, cell: CellInput) -> tupl
             logits, spent = torch.cat([one.logits for one in runs]), torch.cat([one.steps for one in runs])
         times[contrast] = measure.mean(spent)
         accuracies.append(measure.percent(logits, parts.test_y))
-    return times, float(np.mean(accuracies))
+    return times, float(np.mean(accuracies[: len(tasks.CONTRASTS)]))
 
 
 def _compared(
     cell: CellInput, config: Config, times: Mapping[float, float], updates: int, metrics: Mapping[str, float]
 ) -> Measured:
-    if len(set(times.values())) < 2:  # a time that does not depend on contrast ranks nothing
+    if len({times[level] for level in tasks.CONTRASTS}) < 2:  # a time that does not depend on contrast ranks nothing
         return Measured({**metrics, "rt_spearman": 0.0, "rt_pearson": 0.0}, updates, notes={"times": "all equal"})
     found = correlate(cell, config, times)
-    levels = [float(level) for level in times]
+    kept = [float(name) for name in found.conditions]
     return Measured(
         {**metrics, "rt_spearman": found.spearman, "rt_pearson": found.pearson},
         updates,
         {
-            "time_by_contrast": (levels, list(times.values())),
-            "slowness": (levels, slowness(list(times.values()))),
+            "time_by_contrast": ([float(level) for level in times], list(times.values())),
+            "slowness": (kept, slowness(list(found.model_times))),
         },
         {"left out": "; ".join(f"contrast {name}: {why}" for name, why in found.dropped.items())},
     )
@@ -110,7 +110,7 @@ def correlate(
 
 def _halves(cell: CellInput, config: Config) -> Measured:
     """Return how the medians of three of the five people rank the contrasts, compared with those of the other two."""
-    everybody = dict.fromkeys(tasks.CONTRASTS, 0.0) | {tasks.CONTRASTS[0]: 1.0}
+    everybody = dict.fromkeys(tasks.SHOWN, 0.0) | {tasks.SHOWN[0]: 1.0}
     kept = correlate(cell, config, everybody).conditions
     mixed = cell.rng("halves").permutation(np.unique(cell.data["human_subject"])).tolist()
     some, others = tuple(mixed[: len(mixed) // 2]), tuple(mixed[len(mixed) // 2 :])
