@@ -68,30 +68,7 @@ def convert(
         done = require("steelyard.quant.po2.convert", "quant").convert(
             checkpoint, output, family, group_size, scale, search, filter_, keep, force=force, progress=progress
         )
-    summary = done.summary
-    memory = {
-        "peak_bytes": done.memory_peak,
-        "start_bytes": done.memory_start,
-        "bound_bytes": 2 * done.largest_bytes + 500_000_000,
-    }
-    if json:
-        print_json({
-            "output": str(done.output), **_totals(summary), "shards": done.shards, "reused_shards": done.reused,
-            "seconds": round(done.seconds, 3), "memory": memory, "notes": list(done.notes),
-            "layers": [_row(layer) for layer in summary.layers],
-        })  # fmt: skip
-        return
-    _print_layers(summary.layers)
-    _print_totals(summary)
-    again = f", {done.reused} of them there already" if done.reused else ""
-    typer.echo(f"{done.output}: {done.shards} shards{again}, {done.seconds:.1f} s")
-    if done.memory_peak is not None:
-        typer.echo(
-            f"memory: {done.memory_peak / _MB:.0f} MB at most (anonymous), {memory['start_bytes'] / _MB:.0f} MB of it "
-            f"before the start; bound {memory['bound_bytes'] / _MB:.0f} MB"
-        )
-    for note in done.notes:
-        typer.echo(f"note: {note}", err=True)
+    _print_conversion(done, json)
 
 
 def inspect(out: Converted, json: JsonOption = False) -> None:
@@ -135,6 +112,33 @@ def evaluate(
     typer.echo(f"top-1 agreement     {found.top1:.4f}")
     if reference is not None and reference.suffix == ".gguf":
         typer.echo("note: a GGUF reference is itself quantised, as its file says; the loss is against that", err=True)
+
+
+def _print_conversion(done: Any, json: bool) -> None:
+    summary = done.summary
+    memory = {
+        "peak_bytes": done.memory_peak,
+        "start_bytes": done.memory_start,
+        "bound_bytes": 2 * done.largest_bytes + 500_000_000,
+    }
+    if json:
+        print_json({
+            "output": str(done.output), **_totals(summary), "shards": done.shards, "reused_shards": done.reused,
+            "seconds": round(done.seconds, 3), "memory": memory, "notes": list(done.notes),
+            "layers": [_row(layer) for layer in summary.layers],
+        })  # fmt: skip
+        return
+    _print_layers(summary.layers)
+    _print_totals(summary)
+    again = f", {done.reused} of them there already" if done.reused else ""
+    typer.echo(f"{done.output}: {done.shards} shards{again}, {done.seconds:.1f} s")
+    if done.memory_peak is not None:
+        typer.echo(
+            f"memory: {done.memory_peak / _MB:.0f} MB at most (anonymous), {memory['start_bytes'] / _MB:.0f} MB of it "
+            f"before the start; bound {memory['bound_bytes'] / _MB:.0f} MB"
+        )
+    for note in done.notes:
+        typer.echo(f"note: {note}", err=True)
 
 
 def _row(layer: Any) -> dict[str, Any]:

@@ -28,13 +28,13 @@ from steelyard.quant.po2.checkpoints import INDEX, Checkpoint, json_table, open_
 from steelyard.quant.po2.families import GridFamily
 from steelyard.quant.po2.families import family as find_family
 from steelyard.quant.po2.hf_files import linear_weights, write_config, write_tokenizer
-from steelyard.quant.po2.memory import PeakMemory
+from steelyard.quant.po2.memory import PeakMemory, give_back
 from steelyard.quant.po2.packed_files import FORMAT, PackedFile, write_packed
 from steelyard.quant.po2.summary import Summary, summarize
 from steelyard.quant.po2.tensor import QuantizedTensor, quantize
 
 MANIFEST = "conversion.json"
-SHARD_BYTES = 1 << 27
+SHARD_BYTES = 1 << 26
 Keep = Literal["same", "float32", "bfloat16"]
 OnProgress = Callable[[int, int, str], None]
 """Called with weights done, weights in all and the name of the tensor that is next."""
@@ -256,25 +256,28 @@ def _write_shards(job: _Job, progress: OnProgress | None, memory: PeakMemory) ->
     for number, batch in enumerate(job.batches):
         if _is_finished(job, number):
             reused += 1
-            done += sum(item.numel for item in batch)
-            continue
-        quantized: dict[str, QuantizedTensor] = {}
-        plain: dict[str, Tensor] = {}
-        reports: dict[str, dict[str, Any]] = {}
-        for item in batch:
-            if progress is not None:
-                progress(done, total, item.name)
-            if item.quantize:
-                quantized[item.name], reports[item.name] = _quantized(job, item.name)
-            else:
-                plain[item.name] = _kept(job, item.name)
-            done += item.numel
+        else:
+            _write_shard(job, number, progress or (lambda *_: None), done, total)
             memory.sample()
-        write_packed(job.shard(number), quantized, plain, reports, plan=job.mark(number))
-        memory.sample()
+            give_back()
+        done += sum(item.numel for item in batch)
     if progress is not None:
         progress(total, total, "")
     return reused
+
+
+def _write_shard(job: _Job, number: int, progress: OnProgress, done: int, total: int) -> None:
+    quantized: dict[str, QuantizedTensor] = {}
+    plain: dict[str, Tensor] = {}
+    reports: dict[str, dict[str, Any]] = {}
+    for item in job.batches[number]:
+        progress(done, total, item.name)
+        if item.quantize:
+            quantized[item.name], reports[item.name] = _quantized(job, item.name)
+        else:
+            plain[item.name] = _kept(job, item.name)
+        done += item.numel
+    write_packed(job.shard(number), quantized, plain, reports, plan=job.mark(number))
 
 
 def _is_finished(job: _Job, number: int) -> bool:

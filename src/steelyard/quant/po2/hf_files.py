@@ -103,7 +103,10 @@ def write_tokenizer(output: Path, checkpoint: Checkpoint) -> str | None:
     with tempfile.TemporaryDirectory() as scratch:
         try:
             where, file = str(checkpoint.path.resolve().parent), checkpoint.path.name
-            transformers.AutoTokenizer.from_pretrained(where, gguf_file=file).save_pretrained(scratch)
+            made = transformers.AutoTokenizer.from_pretrained(
+                where, gguf_file=file, local_files_only=True, trust_remote_code=False
+            )
+            made.save_pretrained(scratch)
         except Exception as error:  # its readers raise whatever they meet, also a bare Exception; weights go without
             return f"no tokenizer: transformers cannot make it from {file} ({' '.join(str(error).split())[:200]})"
         for path in sorted(Path(scratch).iterdir()):

@@ -84,7 +84,9 @@ def evaluate_text(
 def _tokenize(folder: Path, letters: str) -> Tensor:
     transformers = require("transformers", "quant")
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(
+            str(folder), local_files_only=True, trust_remote_code=False
+        )
         ids = tokenizer(letters, verbose=False)["input_ids"]
     except Exception as error:  # a tokenizer's reader raises whatever it meets, also a bare Exception
         raise InputError(f"the tokenizer of {folder} cannot be used: {_one_line(error)}") from None
@@ -94,7 +96,9 @@ def _tokenize(folder: Path, letters: str) -> Tensor:
 def _load(path: Path) -> Any:
     """Return a causal language model in float32, for evaluation; no code that lies beside it is run."""
     transformers = require("transformers", "quant")
-    options: dict[str, Any] = {"dtype": torch.float32, "local_files_only": True}
+    options: dict[str, Any] = {
+        "dtype": torch.float32, "local_files_only": True, "trust_remote_code": False
+    }  # fmt: skip
     if path.is_dir():
         place, options["use_safetensors"] = path, True
     elif path.suffix == ".gguf" and path.is_file():
