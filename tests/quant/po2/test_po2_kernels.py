@@ -193,7 +193,7 @@ def test_vectors_compiled_afresh_against_numpy():
 
 
 def test_loops_over_chunks_with_numpy_in_the_vectors_place(monkeypatch):
-    def write(packed, row, out, scale=np.float32(1)):
+    def write(packed, row, out, scale=1.0):
         out[:] = row[np.stack([packed & 15, packed >> 4], 1).ravel()] * scale
 
     monkeypatch.setattr(kernels, "_write_values", write)

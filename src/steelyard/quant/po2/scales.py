@@ -214,8 +214,9 @@ def count_raised(form: ScaleLayout, ratios: Tensor) -> int:
 
 def code_values(form: ScaleLayout, codes: Tensor) -> Tensor:
     """Return the float32 values of scale codes (selector bits removed)."""
-    if form.name in _CAST_UNIT:
-        return codes.view(torch.float8_e4m3fn).float() * _CAST_UNIT[form.name]
+    if form.name in _FLOATS:  # moved into a float32's place, then multiplied by the difference of the biases: exact
+        kind = _FLOATS[form.name]
+        return (codes.int() << (23 - kind.mantissa)).view(torch.float32) * 2.0 ** (127 - kind.bias)
     return torch.tensor(form.values, dtype=torch.float32, device=codes.device)[codes.int()]
 
 
@@ -239,9 +240,12 @@ def _round_e8m0(family: GridFamily, form: ScaleLayout, ratios: Tensor) -> Tensor
 
 
 def reciprocals(values: Tensor, scale: float) -> Tensor:
-    """Return what x is multiplied with, (1 / t) / s in float32 as torchao and the hardware do; 0 where s is 0."""
+    """Return what x is multiplied with, (1 / t) / s in float32 as torchao and the hardware do.
+
+    Where s is 0 it is only some large number: all x there are 0.
+    """
     inverse = (1.0 / torch.tensor(scale, dtype=torch.float32, device=values.device)) / values
-    return torch.where(values > 0, inverse.clamp(max=_LARGEST_FACTOR), torch.zeros_like(values))
+    return inverse.clamp_(max=_LARGEST_FACTOR)
 
 
 def pack_scales(form: ScaleLayout, codes: Tensor, selectors: Tensor) -> tuple[Tensor, Tensor | None]:
