@@ -88,7 +88,7 @@ def test_an_update_is_adam_on_the_clipped_gradient():
 @pytest.mark.parametrize("time", ["adaptive", "fixed"])
 def test_both_time_selections_learn_digits_and_pay_for_time(digits, time):
     _, output, labels, _ = learn(digits, ResourceCost(time=0.05), time=time)
-    _, dear, _, _ = learn(digits, ResourceCost(time=0.3), time=time)
+    _, dear, _, _ = learn(digits, ResourceCost(time=0.2), time=time)
     assert accuracy(output, labels) > 0.85
     assert accuracy(dear, labels) > 0.75
     assert float(dear.expected_time.mean()) < float(output.expected_time.mean()) - 0.3
@@ -183,7 +183,7 @@ def test_i_a_price_of_time_from_the_first_step_collapses(digits):
     assert float(output.expected_time.mean()) < 1.1
     assert accuracy(output, labels) < 0.5
     assert "collapse" in str(caught[0].message)
-    _, guarded, labels, quiet = learn(digits, ResourceCost(time=0.3))
+    _, guarded, labels, quiet = learn(digits, ResourceCost(time=0.2))
     assert float(guarded.expected_time.mean()) > 2
     assert accuracy(guarded, labels) > 0.75
     assert not quiet

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Literal, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -20,6 +22,7 @@ from steelyard.errors import InputError
 PositionWeight = Literal["linear", "uniform"] | Callable[[Tensor, int], Tensor]
 StopRule = Literal["threshold", "sample"]
 TaskLoss = Literal["steps", "mixture"]
+Steps = TypeVar("Steps", Tensor, npt.NDArray[np.int64], int, float)
 _NORM_EPS = 1e-12  # inside the square root: the gradient of a zero norm is 0, not NaN
 _KERNEL = 9  # 3x3
 MASS_SLACK = 1e-6  # a halting mass this close to the threshold has reached it, whatever the rounding
@@ -359,8 +362,10 @@ def macs_per_step(
     return image, recurrent, readout
 
 
-def total_macs(per_step: tuple[int, int, int], steps: Tensor) -> Tensor:
+def total_macs(per_step: tuple[int, int, int], steps: Steps) -> Steps:
     """Return the multiply-adds of runs of ``steps`` steps (integers, or expected numbers: the count is linear).
+
+    ``steps`` is a tensor, an array or a number, and the answer is of its kind.
 
     At step 1 all states are still zero, so only the image term and the readout are executed.
     """

@@ -124,11 +124,11 @@ def _run(model: LatticeRCNN, x: Tensor, policy: _Policy) -> StopResult:
                 break
             policy.keep(going)
             index = torch.from_numpy(np.flatnonzero(going)).to(x.device)
-            state = [h.index_select(0, index) for h in state]
+            state = [h[index] for h in state]  # unlike index_select, indexing keeps the memory format
             kernel.keep(index)
-    per_step = model.macs_per_step(*x.shape[2:])
-    taken = torch.from_numpy(steps).to(x.device)
-    return StopResult(torch.from_numpy(answers).to(model.readout), taken, core.total_macs(per_step, taken))
+    macs = core.total_macs(model.macs_per_step(*x.shape[2:]), steps)
+    taken, spent = (torch.from_numpy(counts).to(x.device) for counts in (steps, macs))
+    return StopResult(torch.from_numpy(answers).to(model.readout), taken, spent)
 
 
 class _Halting:

@@ -59,10 +59,10 @@ class DenseKernel:
             rest = torch.cat(list(biases[1:])).view(1, -1, 1, 1).expand(x.shape[0], -1, *image.shape[2:])
             image = torch.cat((image, rest), 1)
         self._drive = image.contiguous(memory_format=torch.channels_last)
-        rows, start = [functional.pad(weights[0][:, images:], _inputs(0, total, first + sum(channels[1:2])))], 0
+        rows, start = [torch.constant_pad_nd(weights[0][:, images:], _inputs(0, total, first + sum(channels[1:2])))], 0
         for index in range(1, len(channels)):
             end = start + weights[index].shape[1]
-            rows.append(functional.pad(weights[index], _inputs(start, total, end)))
+            rows.append(torch.constant_pad_nd(weights[index], _inputs(start, total, end)))
             start += channels[index - 1]
         self._weight = torch.cat(rows) if len(rows) > 1 else rows[0]
 

@@ -134,7 +134,8 @@ class LatticeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict(self, X: npt.ArrayLike) -> npt.NDArray[Any]:
         """Return the label of each image, (N,)."""
-        labels: npt.NDArray[Any] = self.classes_[self.predict_proba(X).argmax(1)]
+        best = self.predict_proba(X).argmax(1)  # first, as it says when there has been no fit
+        labels: npt.NDArray[Any] = self.classes_[best]
         return labels
 
     def predict_proba(self, X: npt.ArrayLike) -> npt.NDArray[np.float32]:
