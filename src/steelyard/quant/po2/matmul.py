@@ -218,7 +218,7 @@ def dense(weight: PackedMatrix, dtype: torch.dtype = torch.float32) -> Tensor:
 def matmul(x: Tensor, weight: PackedMatrix) -> Tensor:
     """Return x W^T for a packed W; half precision is multiplied in float32 and rounded once.
 
-    The kernels run on one thread, whatever ``torch.get_num_threads()`` says; ``addmm`` keeps to that number.
+    The numba kernels run on one thread; only the ``addmm`` of blocks uses ``torch.get_num_threads()``.
 
     Args:
         x: (..., cols), floating.
