@@ -224,6 +224,15 @@ def test_without_a_folder_to_cache_in(monkeypatch):
     assert calls == [True, None]
 
 
+def test_numba_told_not_to_compile(monkeypatch):
+    tensor._kernels.cache_clear()
+    monkeypatch.setattr(kernels.numba.config, "DISABLE_JIT", 1)
+    assert tensor._kernels() is None
+    monkeypatch.undo()
+    tensor._kernels.cache_clear()
+    assert tensor._kernels() is kernels
+
+
 def test_without_numba(monkeypatch):
     def missing(name, error="numba"):
         raise ModuleNotFoundError(name=error)

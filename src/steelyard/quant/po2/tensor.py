@@ -408,9 +408,10 @@ def _blocks(rows: Tensor) -> tuple[Tensor, ...]:
 
 @functools.cache
 def _kernels() -> ModuleType | None:
-    """Return the numba path, or None where numba is not installed."""
+    """Return the numba path, or None where numba is not installed or told not to compile."""
     try:
-        return importlib.import_module("steelyard.quant.po2.kernels")
+        kernels = importlib.import_module("steelyard.quant.po2.kernels")
+        return None if kernels.numba.config.DISABLE_JIT else kernels
     except ModuleNotFoundError as error:
         if error.name != "numba":
             raise
