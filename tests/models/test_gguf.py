@@ -121,7 +121,11 @@ BLOCKS = field("llama.block_count", 4, struct.pack("<I", 1))
         ([LLAMA], [], "llama.block_count must be a positive number"),
         ([LLAMA, BLOCKS], [], "0 tensors, too few for its 1 layers"),
         ([LLAMA, BLOCKS], [info("../../x", (4,))], "no tensor like '../../x'"),
-        ([LLAMA, BLOCKS], [info("rope_freqs.weight", (4,))], "scaled rotary positions"),
+        (
+            [LLAMA, BLOCKS, field("llama.rope.scaling.type", 8, struct.pack("<Q", 4) + b"yarn")],
+            [info("output_norm.weight", (4,))],
+            "scaled rotary positions",
+        ),
         ([LLAMA, BLOCKS], [info("output_norm.weight", (4,))], "no token embeddings"),
         ([LLAMA, BLOCKS], [info("output_norm.weight", (4,))] * 2, "'output_norm.weight' twice"),
         ([LLAMA, BLOCKS], [info("output_norm.weight", (4,), 77)], "unknown type 77"),
@@ -162,6 +166,32 @@ def test_other_mistakes(tmp_path):
 def test_every_type_that_gguf_decodes_is_taken():
     refused = {kind.name for kind in gguf.GGMLQuantizationType if not hasattr(gguf.quants, kind.name)}
     assert refused - {"F32", "F16"} <= {"Q1_0", "Q8_1", "Q8_K", "I8", "I16", "I32", "I64", "F64"}
+
+
+@given(factor=st.sampled_from([2.0, 8.0, 32.0]), theta=st.sampled_from([5e5, 1e6]))
+def test_rotary_scaling_of_llama_3(tmp_path_factory, factor, theta):
+    """The divisors are those of transformers' own scaled frequencies; the configuration gives these back."""
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    scaling = {
+        "rope_type": "llama3", "factor": factor, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }  # fmt: skip
+    shape = {"hidden_size": 32, "num_attention_heads": 4, "max_position_embeddings": 131072, "rope_theta": theta}
+    scaled, _ = ROPE_INIT_FUNCTIONS["llama3"](LlamaConfig(**shape, rope_scaling=dict(scaling)), "cpu")
+    plain = theta ** -(torch.arange(0, 8, 2) / 8)
+    path = tmp_path_factory.getbasetemp() / "rope.gguf"
+    write_tiny(path, "llama", "F32", theta=theta, replace={"rope_freqs.weight": (plain / scaled).numpy()})
+    file = GGUFFile(path)
+    assert "rope_freqs.weight" not in file.tensors
+    found = file.config()["rope_scaling"]
+    assert found.pop("factor") == pytest.approx(scaling.pop("factor"), rel=1e-6)
+    assert found == scaling
+    for wrong in (np.array([1, 1, 3, factor]), np.ones(5)):
+        write_tiny(path, "llama", "F32", theta=theta, replace={"rope_freqs.weight": wrong.astype(np.float32)})
+        with pytest.raises(InputError, match="scaled rotary positions"):
+            GGUFFile(path).config()
 
 
 @pytest.mark.acceptance

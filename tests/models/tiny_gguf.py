@@ -24,7 +24,7 @@ def shapes(heads, kv_heads, width, layers):
     return found
 
 
-def write_tiny(path, architecture, kind, *, heads=4, kv_heads=2, head=False, q_bias=False, replace=None):
+def write_tiny(path, architecture, kind, *, heads=4, kv_heads=2, head=False, q_bias=False, theta=5000.0, replace=None):
     """Write the file with random weights of the quantisation ``kind`` (norms stay float32) and return ``path``."""
     rng = np.random.default_rng(3)
     layers = 2
@@ -37,7 +37,7 @@ def write_tiny(path, architecture, kind, *, heads=4, kv_heads=2, head=False, q_b
     writer.add_head_count(heads)
     writer.add_head_count_kv(kv_heads)
     writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_freq_base(5000.0)
+    writer.add_rope_freq_base(theta)
     writer.add_vocab_size(VOCAB)
     if architecture == "llama":
         writer.add_rope_dimension_count(width)

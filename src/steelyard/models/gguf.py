@@ -40,6 +40,10 @@ _NEEDED = {
     "attention.head_count": "num_attention_heads",
     "attention.layer_norm_rms_epsilon": "rms_norm_eps",
 }
+_ROPE = "rope_freqs.weight"
+_LLAMA3 = {
+    "rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192
+}  # fmt: skip
 _TOKENS = {"bos_token_id": "bos_token_id", "eos_token_id": "eos_token_id", "padding_token_id": "pad_token_id"}
 
 
@@ -94,7 +98,8 @@ class GGUFFile:
             for key, value in self.metadata.items()
             if key.startswith(f"{self.architecture}.")
         }
-        self.tensors = dict(self._named(infos))
+        self._rope = [info for info in infos if info.name == _ROPE]
+        self.tensors = dict(self._named([info for info in infos if info.name != _ROPE]))
 
     def config(self) -> dict[str, Any]:
         """Return the fields of the Hugging Face ``config.json`` of the model."""
@@ -108,6 +113,8 @@ class GGUFFile:
             config["head_dim"] = self._number("rope.dimension_count", width)
         elif self.architecture == "qwen3":
             config["head_dim"] = self._number("attention.key_length", 128)
+        if self._rope:
+            config["rope_scaling"] = self._rope_scaling(config)
         config["vocab_size"] = self.tensors["model.embed_tokens.weight"].shape[0]
         config["tie_word_embeddings"] = "lm_head.weight" not in self.tensors
         for key, name in _TOKENS.items():
@@ -169,14 +176,11 @@ class GGUFFile:
 
     def _named(self, infos: list[_Info]) -> Iterator[tuple[str, GGUFTensor]]:
         """Yield Hugging Face name and tensor, once every tensor is checked against the file."""
+        if self._field.get("rope.scaling.type", "none") != "none":
+            raise InputError(self._unknown_rope())
         names = self._hugging_face_names(len(infos))
         seen: set[str] = set()
         for info in infos:
-            if info.name == "rope_freqs.weight" or self._field.get("rope.scaling.type", "none") != "none":
-                raise InputError(
-                    f"{self.path} holds a model with scaled rotary positions, which its keys do not describe in full; "
-                    "give its Hugging Face folder instead"
-                )
             if info.name not in names:
                 raise InputError(f"{self.path}: a {self.architecture} model has no tensor like {info.name[:80]!r}")
             if info.name in seen:
@@ -185,6 +189,26 @@ class GGUFFile:
             yield names[info.name], self._located(info, names[info.name])
         if "token_embd.weight" not in seen:
             raise InputError(f"{self.path} holds no token embeddings (token_embd.weight)")
+
+    def _rope_scaling(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Return the rotary scaling of Llama 3.1 and later, of which GGUF keeps the divisor of every frequency only.
+
+        The published parameters are put into the published formula; the file's divisors must come out.
+        """
+        located = self._located(self._rope[0], _ROPE)
+        if located.type != "F32" or located.shape != (config["head_dim"] // 2,):
+            raise InputError(self._unknown_rope())
+        divisors = np.frombuffer(self._map, np.float32, located.shape[0], located.offset)
+        scaling = {**_LLAMA3, "factor": float(divisors.max())}
+        if not np.allclose(divisors, _llama3_divisors(config["head_dim"], config["rope_theta"], scaling), rtol=1e-4):
+            raise InputError(self._unknown_rope())
+        return scaling
+
+    def _unknown_rope(self) -> str:
+        return (
+            f"{self.path} holds a model with scaled rotary positions that its keys do not describe in full; "
+            "give its Hugging Face folder instead"
+        )
 
     def _hugging_face_names(self, tensors: int) -> dict[str, str]:
         layers = self._number("block_count")
@@ -212,6 +236,17 @@ class GGUFFile:
         if info.offset + size > len(self._map):
             raise InputError(f"{where} ends beyond the file, which has been cut short")
         return GGUFTensor(name, info.name, kind.name, info.shape, info.offset, size)
+
+
+def _llama3_divisors(width: int, theta: float, scaling: dict[str, Any]) -> npt.NDArray[np.float64]:
+    """Return what Llama 3.1 divides the rotary frequencies by, (width / 2,); 1 for short wavelengths."""
+    wavelengths = 2 * math.pi * theta ** (np.arange(0, width, 2) / width)
+    context, low, high = (
+        scaling[key] for key in ("original_max_position_embeddings", "low_freq_factor", "high_freq_factor")
+    )
+    smooth = np.clip((context / wavelengths - low) / (high - low), 0.0, 1.0)
+    divisors: npt.NDArray[np.float64] = 1 / ((1 - smooth) / scaling["factor"] + smooth)
+    return divisors
 
 
 class _Info(NamedTuple):

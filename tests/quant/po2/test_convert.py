@@ -5,7 +5,7 @@ import re
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.tiny_gguf import write_tiny
@@ -300,6 +300,21 @@ def test_errors_block_by_block(family, rows, columns, size):
     error, power = squared_error(packed, weight)
     assert error == pytest.approx(packed.mse(weight) * weight.numel(), rel=1e-9)
     assert power == pytest.approx(float(weight.double().square().sum()), rel=1e-9)
+
+
+@settings(max_examples=20)
+@given(size=st.integers(1, 30_000), shards=st.integers(1, 4))
+def test_how_it_is_cut_changes_nothing(tmp_path_factory, size, shards):
+    base = tmp_path_factory.mktemp("cut")
+    source = write_llama(base / "in", shards=shards, config=None)
+    done = convert(source, base / "out", shard_bytes=size)
+    found = load_quantized(base / "out")
+    assert set(found) == set(llama_tensors())
+    for layer in done.summary.layers:
+        assert torch.equal(found[layer.name].codes, quantize(llama_tensors()[layer.name]).codes)
+    sizes = [path.stat().st_size for path in (base / "out").glob("*.safetensors")]
+    assert len(sizes) == done.shards
+    assert done.shards == 1 or size < sum(sizes)
 
 
 def test_progress_counts_every_weight_once(tmp_path):
