@@ -107,6 +107,40 @@ def test_dtypes_are_computed_in_float32(dtype):
     assert quantize(x).dequantize(torch.bfloat16).dtype == torch.bfloat16
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_the_default_dtype_and_device_do_not_matter(dtype):
+    """Loaders of large models change both for a while; tables made then are kept."""
+    x, member = draw(1, (4, 40)), dataclasses.replace(SFP4, name=f"fresh {dtype}")
+    expected = [quantize(x, "sfp4", scale=scale, search="sweep") for scale in ("e3m3", "e4m2", "fp32")]
+    before = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(dtype)
+        with torch.device("meta"):
+            found = [quantize(x, member, scale=scale, search="sweep") for scale in ("e3m3", "e4m2", "fp32")]
+            values = [q.dequantize() for q in found]
+            parts = found[0].to_tensors()[0]
+    finally:
+        torch.set_default_dtype(before)
+    assert all(part.device.type == "cpu" for part in parts.values())
+    for one, other, decoded in zip(expected, found, values, strict=True):
+        assert torch.equal(one.codes, other.codes)
+        assert torch.equal(one.scales, other.scales)
+        assert torch.equal(decoded, one.dequantize())
+
+
+@pytest.mark.parametrize(
+    "x",
+    [draw(2, (64,))[::2], draw(2, (1,)).expand(32), draw(2, (3, 64))[1, ::2], draw(2, (5, 1)).expand(5, 32), draw(2).T],
+)
+def test_strided_views(x):
+    for family in ("nvfp4", "mpo2"):
+        whole = x.contiguous()
+        assert torch.equal(quantize(x, family, importance=draw(3, (x.shape[-1], 2)).square()[:, 0]).dequantize(),
+                           quantize(whole, family, importance=draw(3, (x.shape[-1], 2)).square()[:, 0].contiguous())
+                           .dequantize())  # fmt: skip
+        assert torch.equal(quantize(x, family).dequantize(), quantize(whole, family).dequantize())
+
+
 def test_parameters_are_detached():
     x = torch.nn.Parameter(draw(1))
     assert not quantize(x).dequantize().requires_grad

@@ -8,11 +8,12 @@ sixteen elements are folded in halves and then added up, least error first, ties
 from __future__ import annotations
 
 import functools
-import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from steelyard.errors import InputError
@@ -145,28 +146,32 @@ def plan(family: GridFamily, group_size: int | None, scale: str | None, search: 
 @functools.lru_cache(maxsize=256)
 def tables(family: GridFamily) -> Tables:
     """Return the family's float32 tables (shared: do not write into them)."""
-    search = torch.tensor([_filled(grid) for grid in family.search_grids], dtype=torch.float32)
-    decode = torch.tensor([_filled(grid) for grid in family.decode_grids], dtype=torch.float32)
-    rows = [_midpoints(row[: len(grid)], family.ties) for row, grid in zip(search, family.search_grids, strict=True)]
-    return Tables(search, torch.stack(rows), decode)
+    # Made by numpy, which does not know torch's default dtype and device: some loaders change these for a while.
+    search, decode = (
+        np.array([_filled(grid) for grid in grids], dtype=np.float32)
+        for grids in (family.search_grids, family.decode_grids)
+    )
+    middle = [_midpoints(row[: len(grid)], family.ties) for row, grid in zip(search, family.search_grids, strict=True)]
+    return Tables(*(torch.from_numpy(part) for part in (search, np.stack(middle), decode)))
 
 
 def _filled(grid: Grid) -> list[float]:
     return [*grid, *([grid[-1]] * (LEVELS - len(grid)))]
 
 
-def _midpoints(values: Tensor, ties: str) -> Tensor:
-    """Return 15 float32 thresholds t_k: u > t_k exactly where code k + 1 is at least as near as code k (see ties)."""
-    exact = (values[1:].double() + values[:-1].double()) / 2
-    middle = exact.float()
-    below = torch.nextafter(middle, torch.tensor(-math.inf))
-    middle = torch.where(middle.double() > exact, below, middle)  # the largest float not above the true midpoint
+def _midpoints(values: NDArray[np.float32], ties: str) -> NDArray[np.float32]:
+    """Return 15 float32 thresholds t_k: u > t_k exactly where code k + 1 is the nearer, or wins the tie."""
+    exact = (values[1:].astype(np.float64) + values[:-1]) / 2
+    middle = exact.astype(np.float32)
+    down = np.float32(-np.inf)
+    middle = np.where(middle > exact, np.nextafter(middle, down), middle)  # the largest float not above the midpoint
     if ties == "even":
         n = len(values)
-        sizes = [code - n // 2 if code >= n // 2 else (n - 1) // 2 - code for code in range(1, n)]
-        up = torch.tensor([size % 2 == 0 for size in sizes]) & (middle.double() == exact)
-        middle = torch.where(up, torch.nextafter(middle, torch.tensor(-math.inf)), middle)
-    return torch.cat([middle, torch.full((LEVELS - len(values),), math.inf)])
+        sizes = np.array([code - n // 2 if code >= n // 2 else (n - 1) // 2 - code for code in range(1, n)])
+        middle = np.where((sizes % 2 == 0) & (middle == exact), np.nextafter(middle, down), middle)
+    filled = np.full(LEVELS - 1, np.inf, dtype=np.float32)
+    filled[: len(middle)] = middle
+    return filled
 
 
 def trials(options: Plan, low: Tensor, high: Tensor, scale: float) -> Trials:

@@ -89,6 +89,9 @@ def _folded(b: Any, lanes: Any) -> Any:
 
 
 def _data(context: Any, b: Any, kinds: Any, args: Any, *places: int) -> list[Any]:
+    """Return pointers to the first elements of arrays that must be contiguous."""
+    if any(kinds[place].layout != "C" for place in places):
+        raise TypeError("vectors are loaded from contiguous arrays only")
     return [context.make_array(kinds[place])(context, b, args[place]).data for place in places]
 
 
@@ -249,8 +252,9 @@ def _unpack(packed: Any, rows: Any, table: Any, out: Any) -> None:
 def extrema(groups: Tensor) -> tuple[Tensor, Tensor]:
     """Return min(x, 0) and max(x, 0) of every group, float32 (n,); see ``core.extrema``."""
     chunks = _chunks(groups)
-    low, high = (torch.empty(len(chunks)) for _ in range(2))
-    _extrema(chunks.numpy(), low.numpy(), high.numpy())
+    extremes = np.empty((2, len(chunks)), np.float32)
+    _extrema(chunks.numpy(), *extremes)
+    low, high = torch.from_numpy(extremes)
     if len(chunks) == len(groups):
         return low, high
     return low.reshape(len(groups), -1).amin(1), high.reshape(len(groups), -1).amax(1)
@@ -261,7 +265,7 @@ def _chunks(groups: Tensor) -> Tensor:
     padding = -groups.shape[1] % core.LANES
     if padding:
         groups = torch.nn.functional.pad(groups, (0, padding))
-    return groups.reshape(-1, core.LANES)
+    return groups.reshape(-1, core.LANES).contiguous()  # a strided view of one row may come out of reshape
 
 
 def search(options: Plan, groups: Tensor, tried: Trials, importance: Tensor | None) -> Found:
@@ -270,11 +274,11 @@ def search(options: Plan, groups: Tensor, tried: Trials, importance: Tensor | No
     grids, columns = np.zeros(len(groups), np.uint8), np.zeros(len(groups), np.int64)
     if len(core.pair_columns(options, tried)) > 1:
         if importance is None and chunks.numel() > groups.numel():  # padding counts nothing
-            importance = torch.ones(1, groups.shape[1])
+            importance = torch.ones_like(groups[:1])
         weights = None if importance is None else _chunks(importance).numpy()
         _choose(options, chunks.numpy(), tried, weights, grids, columns)
     factors = core.chosen(tried.factors, torch.from_numpy(columns)).numpy()
-    per, codes = len(chunks) // len(groups), torch.empty(tuple(chunks.shape), dtype=torch.uint8)
+    per, codes = len(chunks) // len(groups), torch.empty_like(chunks, dtype=torch.uint8)
     midpoints, _ = _arrays(options.family)
     _encode(chunks.numpy(), _spread(factors, per), midpoints, _spread(grids, per), codes.numpy())
     kept = codes.reshape(len(groups), -1)[:, : groups.shape[1]]
@@ -307,7 +311,7 @@ def _choose(options: Plan, chunks: Any, tried: Trials, importance: Any, grids: A
 
 def pack_codes(codes: Tensor) -> Tensor:
     """Pack 4-bit codes (rows, n), n even, two a byte; see ``core.pack_codes``."""
-    packed = torch.empty((codes.shape[0], codes.shape[1] // 2), dtype=torch.uint8)
+    packed = torch.empty((codes.shape[0], codes.shape[1] // 2), dtype=torch.uint8, device=codes.device)
     _pack(codes.contiguous().flatten().numpy(), packed.flatten().numpy())
     return packed
 
@@ -325,7 +329,7 @@ def unpack(packed: Tensor, rows: Tensor, table: Tensor, scales: Tensor | None, g
     Returns:
         float32 (n, groups * g).
     """
-    out = torch.empty((len(packed), 2 * packed.shape[1]))
+    out = torch.empty((len(packed), 2 * packed.shape[1]), dtype=torch.float32, device=packed.device)
     which = rows.flatten().numpy()
     if group_size % core.LANES == 0 and has_permute():
         per, chunks = group_size // core.LANES, packed.reshape(-1, core.LANES // 2).numpy()

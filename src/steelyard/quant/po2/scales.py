@@ -222,10 +222,10 @@ def code_values(form: ScaleLayout, codes: Tensor) -> Tensor:
 
 def _even_midpoints(form: ScaleLayout) -> Tensor:
     """Return thresholds between neighbouring codes: x above one takes the next code; ties go to the even code."""
-    values = torch.tensor(form.values, dtype=torch.float64)
-    middle = ((values[1:] + values[:-1]) / 2).float()  # exact: one bit more than the mantissa
-    below = torch.nextafter(middle, torch.tensor(-math.inf))
-    return torch.where(torch.arange(1, len(values)) % 2 == 0, below, middle)
+    values = np.array(form.values)
+    middle = ((values[1:] + values[:-1]) / 2).astype(np.float32)  # exact: one bit more than the mantissa
+    below = np.nextafter(middle, np.float32(-np.inf))
+    return torch.from_numpy(np.where(np.arange(1, len(values)) % 2 == 0, below, middle))
 
 
 def _round_e8m0(family: GridFamily, form: ScaleLayout, ratios: Tensor) -> Tensor:

@@ -134,7 +134,7 @@ class QuantizedTensor:
         tensors = {
             "codes": self.codes,
             "scales": self.scales,
-            "tensor_scale": torch.tensor([self.tensor_scale], dtype=torch.float32),
+            "tensor_scale": torch.tensor([self.tensor_scale], dtype=torch.float32, device=self.codes.device),
         }
         if self.side is not None:
             tensors["side"] = self.side
@@ -325,7 +325,7 @@ def _byte_table(q: QuantizedTensor) -> Tensor:
 @functools.lru_cache(maxsize=256)
 def _byte_parts(family: GridFamily, form: ScaleLayout) -> tuple[Tensor, Tensor]:
     """Return the grid (256, 16) and the scale (256,) that each byte stands for; bytes that are no scale get 0."""
-    every, mask = torch.arange(256, dtype=torch.uint8), (1 << form.value_bits) - 1
+    every, mask = torch.arange(256, dtype=torch.uint8, device="cpu"), (1 << form.value_bits) - 1
     real = (every & mask if mask < 255 else every).int() < len(form.values)
     values, selectors = scales.unpack_scales(form, torch.where(real, every, 0), None)
     return core.tables(family).decode[selectors.clamp(max=family.n_grids - 1).int()], values
@@ -391,7 +391,7 @@ def _importance(importance: Tensor | None, cols: int, size: int, device: torch.d
     if importance is None:
         if not padding:
             return None
-        weights = torch.ones(cols, device=device)
+        weights = torch.ones(cols, dtype=torch.float32, device=device)
     else:
         if not isinstance(importance, Tensor) or tuple(importance.shape) != (cols,):
             raise InputError(f"importance must be a tensor of shape ({cols},), one weight per element along axis")
