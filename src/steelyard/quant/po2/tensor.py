@@ -240,7 +240,8 @@ def quantize(
             "window" (the nine nearest codes of a byte scale).
         axis: Axis along which groups run: the contraction axis of a weight.
         importance: Weights >= 0 of the squared errors along ``axis``, shape (t.shape[axis],), or None.
-        like: Take the FP32 tensor scale of this one instead of a fresh one.
+        like: Take the FP32 tensor scale of this one instead of a fresh one. Values that came out of ``like`` are then
+            given back exactly where no search is made and no group scale is subnormal (2^-15 of the largest, E4M3).
 
     Raises:
         InputError: NaN or infinity in ``t``, an empty or 0-d tensor, an unknown name or an option out of range.
