@@ -84,13 +84,13 @@ def test_figures_are_those_of_the_files(tmp_path):
     error = power = 0.0
     for layer in summary.layers:
         expected = quantize(tensors[layer.name], "mpo2")
-        assert layer.relative_mse == pytest.approx(expected.relative_mse(tensors[layer.name]), rel=1e-12)
+        assert layer.relative_mse == pytest.approx(expected.relative_mse(tensors[layer.name]), rel=1e-8)
         assert layer.histogram == tuple(expected.selector_histogram().tolist())
         assert layer.stored_bits_per_weight == expected.stored_bits_per_weight
         assert 0 <= layer.entropy <= 1
         error += expected.mse(tensors[layer.name]) * layer.weights
         power += float(tensors[layer.name].double().square().sum())
-    assert summary.relative_mse == pytest.approx(error / power, rel=1e-12)
+    assert summary.relative_mse == pytest.approx(error / power, rel=1e-8)
     assert summarize(packed_files(tmp_path / "out")) == summary
 
 
@@ -221,9 +221,11 @@ def test_outputs_that_are_refused(tmp_path):
         convert(source, tmp_path / "file" / "x")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").touch()
+    (tmp_path / "full" / ".download.17.part").touch()
     for force in (False, True):
         with pytest.raises(InputError, match=r"holds other files \(thesis.tex\)"):
             convert(source, tmp_path / "full", force=force)
+    assert len(list((tmp_path / "full").iterdir())) == 2
 
 
 def test_another_conversion_is_replaced_by_force_only(tmp_path):

@@ -202,3 +202,16 @@ def test_the_manifest_is_not_trusted(tmp_path, whole):
         convert(source, output)
     convert(source, output, force=True)
     assert (output / INDEX).exists()
+
+
+def test_the_number_of_threads_changes_no_byte(tmp_path):
+    tensors = {"a.weight": torch.linspace(-3, 2, 1 << 19).reshape(512, -1).sin(), "embed.weight": torch.ones(4, 4)}
+    write_safe(tmp_path / "m.safetensors", tensors, {})
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            convert(tmp_path / "m.safetensors", tmp_path / str(threads))
+    finally:
+        torch.set_num_threads(before)
+    assert contents(tmp_path / "1") == contents(tmp_path / "2")

@@ -39,6 +39,7 @@ Keep = Literal["same", "float32", "bfloat16"]
 OnProgress = Callable[[int, int, str], None]
 """Called with weights done, weights in all and the name of the tensor that is next."""
 
+_BEGUN = re.compile(rf"\..+\.\d+{re.escape(PART)}")
 _SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
 _KEPT = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _BLOCK = 1 << 20
@@ -222,10 +223,11 @@ def _claim(job: _Job, force: bool) -> None:
     """Make the output folder ours: new, empty, or begun by the same conversion."""
     try:
         job.output.mkdir(parents=True, exist_ok=True)
-        for path in job.output.iterdir():
-            if path.name.endswith(PART):  # what a killed run was writing
-                path.unlink(missing_ok=True)
         there = sorted(path.name for path in job.output.iterdir())
+        begun = [name for name in there if _BEGUN.fullmatch(name)]  # what a killed run was writing
+        there = [name for name in there if name not in begun]
+        for name in begun if MANIFEST in there or not there else ():
+            (job.output / name).unlink(missing_ok=True)
     except OSError as error:
         raise InputError(f"output {job.output} cannot be written: {error.strerror}") from None
     if MANIFEST in there:
@@ -300,9 +302,8 @@ def _quantized(job: _Job, name: str) -> tuple[QuantizedTensor, dict[str, Any]]:
         packed = quantize(weight, settings.family, settings.group_size, settings.scale, settings.search)
     error, power = squared_error(packed, weight)
     report = {
-        "error": error,
-        "power": power,
-        "histogram": packed.selector_histogram().tolist(),
+        "error": float(f"{error:.9e}"),  # the last digits depend on the number of threads, a file's bytes must not
+        "power": float(f"{power:.9e}"),
         "raised": any(issubclass(warning.category, RuntimeWarning) for warning in caught),
     }
     return packed, report
