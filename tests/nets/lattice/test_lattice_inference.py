@@ -154,6 +154,8 @@ NET = LatticeRCNN(1, 3, 2, 2, 3)
         (lambda: stop_early(NET, images(1), threshold=1.01), "threshold"),
         (lambda: stop_early(NET, images(1) * math.nan), "NaN"),
         (lambda: stop_early(NET, images(0)), "x"),
+        (lambda: stop_early(NET, torch.tensor(1.0), "sample"), "x"),
+        (lambda: stop_early(NET, None), "x"),
         (lambda: EntropyThreshold(NET, -0.1), "threshold"),
         (lambda: EntropyThreshold(NET, math.nan), "threshold"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -75,10 +76,9 @@ def stop_early(
     """
     core.check_rule(rule, threshold)
     if rule == "sample":
-        generator = torch.Generator().manual_seed(0) if generator is None else generator
-        limits = torch.rand(len(x), generator=generator, device=generator.device, dtype=torch.float64).cpu().numpy()
-        return _run(model, x, _Halting(model, limits, sampled=True))
-    return _run(model, x, _Halting(model, np.full(len(x), threshold - MASS_SLACK), sampled=False))
+        source = torch.Generator().manual_seed(0) if generator is None else generator
+        return _run(model, x, lambda count: _Halting(model, _uniform(count, source), sampled=True))
+    return _run(model, x, lambda count: _Halting(model, np.full(count, threshold - MASS_SLACK), sampled=False))
 
 
 class EntropyThreshold:
@@ -96,12 +96,19 @@ class EntropyThreshold:
 
     def __call__(self, x: Tensor) -> StopResult:
         """Run each image of (B, C, H, W) until its readout is certain enough; answers with that readout."""
-        return _run(self.model, x, _Certain(self.threshold))
+        return _run(self.model, x, lambda count: _Certain(self.threshold))
 
 
-def _run(model: LatticeRCNN, x: Tensor, policy: _Policy) -> StopResult:
+def _uniform(count: int, generator: torch.Generator) -> Floats:
+    draws = torch.rand(count, generator=generator, device=generator.device, dtype=torch.float64)
+    uniform: Floats = draws.cpu().numpy()
+    return uniform
+
+
+def _run(model: LatticeRCNN, x: Tensor, make_policy: Callable[[int], _Policy]) -> StopResult:
     with torch.inference_mode():
-        kernel = model.begin(x)
+        kernel = model.begin(x)  # refuses what are no images
+        policy = make_policy(len(x))
         weight, bias = (model.readout * model.readout_scale).t(), model.readout_bias
         state, rows = kernel.first(), np.arange(len(x))
         answers = np.empty((len(x), model.n_classes))
