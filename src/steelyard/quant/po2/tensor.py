@@ -241,7 +241,8 @@ def quantize(
         axis: Axis along which groups run: the contraction axis of a weight.
         importance: Weights >= 0 of the squared errors along ``axis``, shape (t.shape[axis],), or None.
         like: Take the FP32 tensor scale of this one instead of a fresh one. Values that came out of ``like`` are then
-            given back exactly where no search is made and no group scale is subnormal (2^-15 of the largest, E4M3).
+            given back exactly where no search is made and no group scale is subnormal (E4M3: below 2^-15 of the
+            largest, E3M3: below 1 / 120).
 
     Raises:
         InputError: NaN or infinity in ``t``, an empty or 0-d tensor, an unknown name or an option out of range.
