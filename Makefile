@@ -36,7 +36,7 @@ unit: $(VENV)/dev.stamp chromium
 	$(BIN)/pytest -n 2 --dist worksteal -m "not acceptance and not faults" --cov --cov-report=
 	$(BIN)/pytest -m faults --cov --cov-append --cov-report=
 	$(BIN)/coverage report --skip-covered --fail-under=90
-	$(BIN)/coverage report --skip-covered --fail-under=95 --include="src/steelyard/*/*/core.py,src/steelyard/*/*/player.py,src/steelyard/*/*/theory.py,src/steelyard/*/*/binary.py"
+	$(BIN)/coverage report --skip-covered --fail-under=95 --include="src/steelyard/*/*/core.py,src/steelyard/*/*/player.py,src/steelyard/*/*/theory.py,src/steelyard/*/*/binary.py,src/steelyard/*/*/lloyd.py"
 
 acceptance: $(VENV)/dev.stamp
 	$(BIN)/pytest -n 2 --dist worksteal -m acceptance

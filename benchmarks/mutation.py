@@ -25,7 +25,7 @@ CORES = {
     "optim/greedy_momentum": ("core.py",),
     "optim/nfi": ("core.py", "binary.py", "theory.py"),
     "optim/gdro_fsq": ("core.py", "player.py", "theory.py"),
-    "quant/po2": ("core.py", "theory.py"),
+    "quant/po2": ("core.py", "lloyd.py", "theory.py"),
     "nets/lattice": ("core.py",),
 }
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
