@@ -46,6 +46,13 @@ METHODS: tuple[Entry, ...] = (
         "group-robust training where the number of groups sampled per step may change at any time",
     ),
     Entry(
+        "po2",
+        "quant",
+        "quant",
+        "nn.Module, safetensors",
+        "4-bit weights and activations where every group of 16 picks its grid at no extra size",
+    ),
+    Entry(
         "lattice",
         "nets",
         "nets",

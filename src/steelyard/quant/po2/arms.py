@@ -60,7 +60,11 @@ DERIVED = (
 
 ARMS = (*FLOORS, *BASELINES, *METHODS, *ABLATIONS, *IMPORTANCE, *CEILING, *GROUPS, *DERIVED)
 TENSOR_ARMS = tuple(arm.name for arm in (*FLOORS, *BASELINES, *METHODS, *ABLATIONS, *CEILING))
-MODEL_ARMS = (*TENSOR_ARMS, IMPORTANCE[0].name)
+QUICK_ARMS = (
+    "mxfp4", "random", "nvfp4", "four_over_six", "nf4", "if4", "lloyd1", "lloyd1_search", "lloyd1_learned", "q4_1",
+    "mpo2", "po2_nf4", "po2_split87", "sfp4", "mpo2_learned", "mpo2_first", "mpo2_search", "reference",
+)  # fmt: skip
+MODEL_ARMS = (*QUICK_ARMS, "nvfp4_search", "nf4_search", "sfp4_search", "mpo2_importance")
 LARGE_ARMS = (
     "mxfp4", "nvfp4", "four_over_six", "nf4", "if4", "lloyd1", "mpo2", "po2_nf4", "po2_split87", "sfp4",
     "mpo2_learned", "reference",
