@@ -242,7 +242,7 @@ TASKS = (
 )  # fmt: skip
 SWEEP = _names(TIMES, BREADTHS, DEPTHS)
 PARAMS = {
-    "updates": 320,
+    "updates": 280,
     "digits_updates": 190,
     "digits_steps": 6,
     "class_images": 1400,
@@ -276,7 +276,7 @@ BENCH = BenchSpec(
                 Block(tasks=("digits",), arms=(*SWEEP, "fixed_steps", "chance")),
             ),
             seeds=10,
-            work=10 * (6 * 320 + 10 * 190 + 2),
+            work=10 * (6 * 280 + 10 * 190 + 2),
             params=PARAMS,
             cell_seconds=300,
         ),
