@@ -127,8 +127,8 @@ LIMITS = (
     "On digits the effect of occlusion hangs on the length of training: once 1,400 images are fitted exactly, waiting "
     "has no value. After the bench's 190 updates they are not, and four tuning seeds rose by .2 to .4 steps at half "
     "the side.",
-    "How long one trains decides what is seen: the profile `full` makes 280 updates on MNIST, `long` 720. Even then all "
-    "24 channels were in use at a price of depth of .01 on a tuning seed.",
+    "How long one trains decides what is seen: the profile `full` makes 280 updates on MNIST, `long` 720. Even then "
+    "all 24 channels were in use at a price of depth of .01 on a tuning seed.",
     "On digits the expected time of a single seed proves nothing: the reconstruction saw seeds at 3.9 and 5.7 steps.",
     "A price at one resource moves the others, so a level is read at its own cost term; used channels and layers are "
     "counts that may stay where they are.",
