@@ -200,8 +200,14 @@ def name_aliases(
     return shown[0], shown[1]
 
 
+def skip_foreign(_app: object, _what: str, name: str, _thing: object, _skip: bool, _options: object) -> bool | None:
+    """Leave out the methods that scikit-learn generates; their texts refer to its own documentation."""
+    return True if re.fullmatch(r"set_\w+_request", name) else None
+
+
 def setup(app: Any) -> None:
     """Generate the pages before Sphinx looks for them, and treat docstrings as plain text before napoleon does."""
     app.connect("builder-inited", lambda _app: write_generated(HERE))
     app.connect("autodoc-process-docstring", as_plain_text, priority=100)
+    app.connect("autodoc-skip-member", skip_foreign)
     app.connect("autodoc-process-signature", name_aliases)
