@@ -127,6 +127,17 @@ def test_a_folder_for_another_model(folder, tmp_path):
         AutoModelForCausalLM.from_pretrained(path)
 
 
+@pytest.mark.parametrize("part", ["codes", "scales", "tensor_scale"])
+def test_a_folder_that_lacks_a_part_is_refused(folder, tmp_path, part):
+    path = converted(folder, tmp_path / "q")
+    (file,) = path.glob("*.safetensors")
+    tensors = load_file(file)
+    name = next(name for name in tensors if name.endswith(f".{part}"))
+    save_file({key: value for key, value in tensors.items() if key != name}, file, {"format": "pt"})
+    with pytest.raises(InputError, match=f"lacks {part}; the folder is not whole"):
+        AutoModelForCausalLM.from_pretrained(path)
+
+
 def test_a_damaged_folder_names_the_layer(folder, tmp_path):
     quantized = AutoModelForCausalLM.from_pretrained(converted(folder, tmp_path / "q"))
     quantized.save_pretrained(tmp_path / "again")

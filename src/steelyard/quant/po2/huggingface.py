@@ -27,6 +27,7 @@ from steelyard.quant.po2.torch_nn import quantize_model
 
 METHOD = "po2"
 FORMAT = "1"
+_LOADED = "_is_hf_initialized"
 
 # The seams: what transformers calls while it loads a model.
 assert {"is_serializable", "is_trainable"} <= HfQuantizer.__abstractmethods__
@@ -99,7 +100,14 @@ class _Slot(nn.Module):
         self.bias = linear.bias
 
     def packed(self, name: str) -> QuantizedLinear:
-        """Return the layer that the loaded parts make."""
+        """Return the layer that the loaded parts make.
+
+        transformers fills parts that the checkpoint lacks with whatever memory held, and only warns; it marks those
+        that it has loaded.
+        """
+        absent = [part for part, value in self.weight.named_buffers() if not getattr(value, _LOADED, False)]
+        if absent:
+            raise InputError(f"layer '{name}' of the checkpoint lacks {', '.join(absent)}; the folder is not whole")
         try:
             weight = QuantizedTensor.from_tensors(dict(self.weight.named_buffers()), self.text)
         except InputError as error:
