@@ -1,4 +1,4 @@
-# Two commands: `make weigh` (three methods against their baselines, one report) and `make test`.
+# Two commands: `make weigh` (five methods against their baselines, one report) and `make test`.
 # Both build the environment they need in .venv on first use.
 
 PYTHON ?= python3
@@ -11,7 +11,7 @@ export STEELYARD_DATA_MIRROR := $(abspath ../shared/data)
 endif
 endif
 export OMP_NUM_THREADS ?= 1
-METHODS := greedy_momentum nfi gdro_fsq
+METHODS := greedy_momentum nfi gdro_fsq po2 lattice
 
 .PHONY: weigh full test lint types unit acceptance docs bench mutation clean
 
