@@ -42,6 +42,7 @@ METHODS = (
 ABLATIONS = (
     _arm("mpo2_first", "MPO2, its first grid alone", "ablation", family="mpo2", selector="first"),
     _arm("mpo2_robust", "MPO2, heavy-tail pair, ends pinned", "ablation", family="mpo2_robust"),
+    _arm("po2_nf4_residual", "PO2(NF4), companion by its own recipe", "ablation", family="po2_nf4_residual"),
     _arm("sfp4_pair", "SFP4 without its middle grid", "ablation", family="sfp4_pair"),
     _arm("learned4", "Four grids, learned on the data", "ablation", family="learned", n_grids=4),
     _arm("mpo2_search", "MPO2 + scale search", "ablation", family="mpo2", **SWEEP),
@@ -64,7 +65,7 @@ QUICK_ARMS = (
     "mxfp4", "random", "nvfp4", "four_over_six", "nf4", "if4", "lloyd1", "lloyd1_search", "lloyd1_learned", "q4_1",
     "mpo2", "po2_nf4", "po2_split87", "sfp4", "mpo2_learned", "mpo2_first", "mpo2_search", "reference",
 )  # fmt: skip
-MODEL_ARMS = (*QUICK_ARMS, "nvfp4_search", "nf4_search", "sfp4_search", "mpo2_importance")
+MODEL_ARMS = (*QUICK_ARMS, "nvfp4_search", "nf4_search", "sfp4_search", "po2_nf4_residual", "mpo2_importance")
 LARGE_ARMS = (
     "mxfp4", "nvfp4", "four_over_six", "nf4", "if4", "lloyd1", "mpo2", "po2_nf4", "po2_split87", "sfp4",
     "mpo2_learned", "reference",

@@ -86,6 +86,8 @@ CARD = Card(
         "A scale with one more mantissa bit instead of a selector is called E3M4, which leaves the sign bit unused all "
         "the same: it trades an exponent bit. The arm has that format.",
         "E1M2 normalised to its largest value holds the values of INT4, so MixFP4 as described is IF4 by another name.",
+        "The companion given for PO2(NF4) does not come out of the recipe given with it (Lloyd on the groups that NF4 "
+        "codes worst, monotone); both are families, po2_nf4 and po2_nf4_residual.",
         "For heavy tails one sample of MPO2 above NVFP4 was reported and six in which it was below: both directions "
         "occur, so the claim gives the interval over seeds.",
     ),

@@ -65,9 +65,10 @@ DECISIONS = (
         source=Source.DEFAULT, why="equal results on every machine and in every path",
     ),
     Decision(
-        id="Q10", what="Companion of NF4 in PO2(NF4)", chosen="Lloyd on the groups that NF4 codes worst, NF4 frozen",
-        source=Source.SECOND_HAND, why="told by readers of the full paper; the constants are ours",
-        alternatives=("companion='learned' with any init",), knob="init",
+        id="Q10", what="Companion of NF4 in PO2(NF4)", chosen="a near-uniform grid for flat groups, NF4 frozen",
+        source=Source.SECOND_HAND, why="readers of the full paper tell of Lloyd on what NF4 codes badly; these values "
+        "are behind the reference figures, those of the literal recipe are a family of their own",
+        alternatives=("po2_nf4_residual", "companion='learned' with any init"), knob="init",
     ),
     Decision(
         id="Q11", what="Start of learned grids", chosen="mirrored NF4 first, three starts, best kept",

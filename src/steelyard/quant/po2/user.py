@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 from typing import Any, Literal
 
@@ -85,9 +86,16 @@ def _text_and_model(data: Any, options: Options) -> Arrays:
             f"data has {len(tokens)} tokens, too few for {_MIN_WINDOWS} windows of {options.window}; "
             "give more text or a smaller --window"
         )
+    checksum = _checksum(folder)
+    vocabulary = _vocabulary(folder)
+    if vocabulary is not None and int(tokens.max()) >= vocabulary:
+        raise InputError(
+            f"model {folder}: the tokenizer gives the token {int(tokens.max())}, beyond the model's {vocabulary}; "
+            "they do not belong together"
+        )
     return {
         "folder": np.array(str(folder)),
-        "checksum": np.array(_checksum(folder)),
+        "checksum": np.array(checksum),
         "tuning": tokens[: options.window],
         "tokens": tokens[options.window :],
     }
@@ -128,3 +136,12 @@ def _checksum(folder: Path) -> str:
         except OSError as error:
             raise InputError(f"{file} cannot be read: {error.strerror}") from None
     return digest.hexdigest()
+
+
+def _vocabulary(folder: Path) -> int | None:
+    """Return the size of the model's vocabulary as its configuration has it, or None."""
+    try:
+        size = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("vocab_size")
+    except (ValueError, AttributeError):
+        raise InputError(f"{folder / 'config.json'} is not a JSON object; copy the model again") from None
+    return size if isinstance(size, int) else None
