@@ -2,8 +2,8 @@
 
 A few input rows go through per-byte partial-sum tables: for every byte of codes (two inputs) and grid all 256 sums are
 made once, and every weight row then costs one look-up and one addition a byte. More rows go block by block: some
-columns of W are decoded and multiplied by ``addmm``. Without numba, or off the CPU, the blocks are decoded by torch.
-Differentiable in x, to any order.
+columns of W are decoded and multiplied by ``addmm``. Without numba, or off the CPU, the blocks are decoded by torch; on
+a CUDA device with Triton a kernel decodes in registers instead. Differentiable in x, to any order.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class PackedMatrix(Protocol):
     def blocks(self, dtype: torch.dtype) -> Iterator[Block]:
         """Yield (rows, columns, their weights) so that every weight comes once; a block is valid until the next."""
 
-    def few(self, x: Tensor) -> Tensor | None:
-        """Return x W^T for few rows ``x`` by a faster way, or None where there is none."""
+    def fused(self, x: Tensor) -> Tensor | None:
+        """Return x W^T (n, rows) without decoding blocks, or None where there is no such way."""
 
 
 @dataclass(frozen=True)
@@ -118,13 +118,16 @@ class GroupMajor:
         values = self.pairs[index] * self.scale_of[byte][..., None, None]
         return values.permute(1, 0, 2, 3).reshape(self.codes.shape[1], -1).to(dtype)
 
-    def few(self, x: Tensor) -> Tensor | None:
-        """Return x W^T (n, rows) through the partial-sum tables for up to three rows of float32."""
+    def fused(self, x: Tensor) -> Tensor | None:
+        """Return x W^T (n, rows) by Triton, or on a CPU through the partial-sum tables for up to three rows."""
+        triton = _triton(self.device)
+        if triton is not None:
+            return cast(Tensor | None, triton.product(x, self))
         rows, columns = self.shape
-        if len(x) > _TABLE_ROWS or rows < _FEW_ROWS or x.dtype != torch.float32 or self.kernels is None:
+        if len(x) > _TABLE_ROWS or rows < _FEW_ROWS or x.dtype == torch.float64 or self.kernels is None:
             return None
-        padded = nn.functional.pad(x, (0, self.codes.shape[0] * WORD - columns)).contiguous()
-        y = x.new_zeros(len(x), rows)
+        padded = nn.functional.pad(x.float(), (0, self.codes.shape[0] * WORD - columns)).contiguous()
+        y = padded.new_zeros(len(x), rows)
         for inputs, sums in zip(padded.numpy(), y.numpy(), strict=True):
             _kernels().row_product(*self.kernels, self.grids.numpy(), inputs, sums)
         return y
@@ -161,8 +164,8 @@ class RowMajor:
             decoded = values[nibbles + base[part][:, group]] * group_scales[part][:, group]
             yield part, slice(0, columns), decoded.to(dtype)
 
-    def few(self, x: Tensor) -> Tensor | None:
-        """Return None: there are no tables for this order."""
+    def fused(self, x: Tensor) -> Tensor | None:
+        """Return None: there are no tables and no kernel for this order."""
 
 
 def matrix_shape(weight: QuantizedTensor) -> tuple[int, int]:
@@ -244,9 +247,10 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, weight: PackedMatrix, transposed: bool) -> Tensor:
-        wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        product = None if transposed else weight.few(wide)
-        return (_by_blocks(wide, weight, transposed) if product is None else product).to(x.dtype)
+        product = None if transposed else weight.fused(x)
+        if product is None:
+            product = _by_blocks(x.to(torch.promote_types(x.dtype, torch.float32)), weight, transposed)
+        return product.to(x.dtype)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -280,3 +284,15 @@ def _kernels() -> Any:
     from steelyard.quant.po2 import matmul_kernels
 
     return matmul_kernels
+
+
+@functools.cache
+def _triton(device: torch.device) -> Any:
+    """Return the Triton path, or None off CUDA devices and without Triton."""
+    if device.type != "cuda":
+        return None
+    try:
+        from steelyard.quant.po2 import triton_kernels
+    except ImportError:
+        return None
+    return triton_kernels
