@@ -31,14 +31,6 @@ def cache(tmp_path_factory):
 
 
 @pytest.fixture
-def whole_tokenizer(monkeypatch):
-    """The tiny file's merges need their parts in the vocabulary."""
-    write = gguf.GGUFWriter.add_token_list
-    tokens = ["t", "1", "t1", *(f"word{token}" for token in range(37))]
-    monkeypatch.setattr(gguf.GGUFWriter, "add_token_list", lambda writer, _: write(writer, tokens))
-
-
-@pytest.fixture
 def empty_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("STEELYARD_DATA", str(tmp_path / "cache"))
     return tmp_path / "cache"
@@ -109,7 +101,7 @@ def test_a_package_without_its_file_or_with_another():
         packages.check_pin(path, "0" * 64, "steelyard")
 
 
-def test_a_gguf_model_becomes_a_folder(empty_cache, tmp_path, whole_tokenizer):
+def test_a_gguf_model_becomes_a_folder(empty_cache, tmp_path):
     source = write_tiny(tmp_path / "tiny.gguf", "llama", "Q4_1")
     folder = copies.float32_copy(source)
     assert folder.parent == empty_cache / "models"
@@ -118,14 +110,14 @@ def test_a_gguf_model_becomes_a_folder(empty_cache, tmp_path, whole_tokenizer):
     state = model.state_dict()
     for name in file.tensors:
         np.testing.assert_array_equal(state[name].numpy(), file.read(name))
-    assert copies.load_tokenizer(folder)("t11").input_ids == [2, 1]
+    assert copies.load_tokenizer(folder)("t11").input_ids == [14, 4]
     (folder / "model.safetensors").unlink()  # not written over: the model above maps it
     (folder / "model.safetensors").write_bytes(b"\0" * 20)  # a damaged copy is made again
     assert copies.float32_copy(source) == folder
     assert torch.equal(copies.load_causal_lm(folder).lm_head.weight, model.lm_head.weight)
 
 
-def test_two_that_copy_at_once_end_with_one_copy(empty_cache, tmp_path, monkeypatch, whole_tokenizer):
+def test_two_that_copy_at_once_end_with_one_copy(empty_cache, tmp_path, monkeypatch):
     source = write_tiny(tmp_path / "tiny.gguf", "llama", "F32")
     write, other = copies._write, []
 
@@ -149,12 +141,15 @@ def test_a_cache_that_cannot_be_written(tmp_path, monkeypatch):
         copies.float32_copy(source)
 
 
-def test_sources_that_are_no_models(empty_cache, tmp_path):
+def test_sources_that_are_no_models(empty_cache, tmp_path, monkeypatch):
     with pytest.raises(InputError, match="cannot be read"):
         copies.float32_copy(tmp_path / "none.gguf")
     (tmp_path / "bad.gguf").write_bytes(b"nothing of the kind")
     with pytest.raises(InputError, match="not a GGUF file"):
         copies.float32_copy(tmp_path / "bad.gguf")
+    write = gguf.GGUFWriter.add_token_list
+    unknown = [f"word{token}" for token in range(40)]
+    monkeypatch.setattr(gguf.GGUFWriter, "add_token_list", lambda writer, _: write(writer, unknown))
     with pytest.raises(InputError, match=r"its tokenizer cannot be read .* give a Hugging Face folder"):
         copies.float32_copy(write_tiny(tmp_path / "tiny.gguf", "llama", "F32"))  # a merge of unknown parts
     assert list((empty_cache / "models").iterdir()) == []
