@@ -110,7 +110,8 @@ def test_a_gguf_model_becomes_a_folder(empty_cache, tmp_path):
     state = model.state_dict()
     for name in file.tensors:
         np.testing.assert_array_equal(state[name].numpy(), file.read(name))
-    assert copies.load_tokenizer(folder)("t11").input_ids == [14, 4]
+    tokenizer = copies.load_tokenizer(folder)
+    assert tokenizer.decode(tokenizer("t11").input_ids) == "t11"
     (folder / "model.safetensors").unlink()  # not written over: the model above maps it
     (folder / "model.safetensors").write_bytes(b"\0" * 20)  # a damaged copy is made again
     assert copies.float32_copy(source) == folder

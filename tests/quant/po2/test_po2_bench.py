@@ -15,7 +15,7 @@ from steelyard.data import locate
 from steelyard.errors import InputError
 from steelyard.models import llama2c
 from steelyard.models.float32_copy import load_tokenizer
-from steelyard.quant.po2 import arms
+from steelyard.quant.po2 import arms, user
 from steelyard.quant.po2.bench import _RUN, BENCH
 from steelyard.quant.po2.card import CARD
 from steelyard.quant.po2.config import Config
@@ -117,8 +117,19 @@ def test_the_users_model_and_text(own_model, text):
     assert load_tokenizer(own_model).decode(data["tuning"][:4]).replace(" ", "") == "Once"
 
 
-def test_the_users_tensors():
+def test_a_gguf_file_is_weighed_through_its_float32_copy(own_model, text, tmp_path, monkeypatch):
+    (tmp_path / "m.gguf").write_bytes(b"")
+    monkeypatch.setattr(user, "float32_copy", lambda path: own_model)
+    data = user_task(text, model=str(tmp_path / "m.gguf"), window=16).load()
+    assert str(data["folder"]) == str(own_model)
+
+
+@pytest.mark.parametrize("as_file", [True, False])
+def test_the_users_tensors(as_file, tmp_path):
     data = {"w": np.random.default_rng(0).normal(size=(64, 48))}
+    if as_file:
+        np.savez(tmp_path / "w.npz", **data)
+        data = str(tmp_path / "w.npz")
     task = user_task(data)
     arrays = dict(task.load())
     assert task.name == "user_weights"
@@ -126,7 +137,7 @@ def test_the_users_tensors():
     assert 0 < BENCH.run(cell("user_weights", "mpo2", arrays)).metrics["weight_error"] < 0.01
 
 
-def test_what_users_bring_in_vain(own_model, text, tmp_path):
+def test_what_users_bring_in_vain(own_model, text, tmp_path, monkeypatch):
     def refuse(says, data=text, **options):
         with pytest.raises(InputError, match=says):
             user_task(data, **options)
@@ -147,6 +158,10 @@ def test_what_users_bring_in_vain(own_model, text, tmp_path):
     refuse(r"config\.json cannot be read", model=str(empty), window=8)
     (empty / "config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": 50}))
     refuse("the tokenizer gives the token .* beyond the model's 50", model=str(empty), window=8)
+    (empty / "config.json").write_text("[]")
+    refuse("its tokenizer cannot be read", model=str(empty), window=8)
+    monkeypatch.setattr(user, "_MAX_TEXT", 10)
+    refuse("has more than 10 bytes", model=model)
     refuse("data must be an npz file or a mapping", data=3)
     refuse("data holds no arrays", data={})
     refuse("array 'a'", data={"a": np.array([np.nan])})

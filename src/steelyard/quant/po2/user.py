@@ -140,8 +140,5 @@ def _checksum(folder: Path) -> str:
 
 def _vocabulary(folder: Path) -> int | None:
     """Return the size of the model's vocabulary as its configuration has it, or None."""
-    try:
-        size = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("vocab_size")
-    except (ValueError, AttributeError):
-        raise InputError(f"{folder / 'config.json'} is not a JSON object; copy the model again") from None
+    size = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("vocab_size")
     return size if isinstance(size, int) else None
