@@ -136,8 +136,6 @@ def test_matmul_takes_the_kernel_and_keeps_the_gradients(on_cpu, monkeypatch):
         torch.func.grad(lambda x: matmul(x, packed).sum())(x.detach()),
         weight.dequantize().sum(0).expand(5, -1), rtol=1e-4, atol=1e-4,
     )  # fmt: skip
-    twice = normal(2, 172, seed=1, dtype=torch.float64).requires_grad_()
-    assert torch.autograd.gradcheck(lambda x: matmul(x, packed), (twice,))
 
 
 def test_a_layer_multiplies_with_the_kernel(on_cpu):
