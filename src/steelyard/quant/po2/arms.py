@@ -70,7 +70,7 @@ LARGE_ARMS = (
     "mxfp4", "nvfp4", "four_over_six", "nf4", "if4", "lloyd1", "mpo2", "po2_nf4", "po2_split87", "sfp4",
     "mpo2_learned", "reference",
 )  # fmt: skip
-LARGE_W4A4 = ("nvfp4", "four_over_six", "mpo2", "sfp4", "mpo2_learned")
+LARGE_W4A4 = ("nvfp4", "mpo2", "sfp4", "mpo2_learned")
 TRAINED_ARMS = ("mxfp4", "nvfp4", "mpo2", "sfp4", "reference")
 
 _FAMILIES = ("mpo2", "po2_nf4", "po2_split87", "sfp4")

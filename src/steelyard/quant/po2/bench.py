@@ -88,7 +88,8 @@ BENCH = BenchSpec(
             name="full",
             blocks=(
                 Block(tasks=(*GENERATED, "minilm_weights", "stories_weights"), arms=arms.TENSOR_ARMS),
-                Block(tasks=("digits", "stories", "minilm"), arms=arms.MODEL_ARMS),
+                Block(tasks=("digits", "stories"), arms=arms.MODEL_ARMS),
+                Block(tasks=("minilm",), arms=arms.QUICK_ARMS),
                 Block(tasks=("smollm2",), arms=arms.LARGE_ARMS, params={"w4a4": list(arms.LARGE_W4A4)}),
                 Block(tasks=("group_sizes",), arms=("by_group",)),
             ),
