@@ -73,7 +73,7 @@ CARD = Card(
         "Arms marked as learned on the data see tuning draws, other rows or tuning text, never what a verdict is read "
         "from; of a model's own weights they see some rows, as anyone who quantises it would.",
         "Margins (2 % of an error, 5 % of a divergence) were set by what would be worth a change of format; one "
-        "evaluation seed of the stories task had been seen by then, while cells were timed. The digits networks were made "
+        "evaluation seed of the stories task had been seen by then, while cells were timed. Digits networks were made "
         "less sure of themselves (label smoothing) after a first quick weighing had shown wide intervals; how much was "
         "chosen on tuning streams, by the spread alone.",
         "In the full profile SmolLM2 reads windows of 256 tokens and MiniLM 8 sentences a seed, to fit ten minutes on "
