@@ -1,6 +1,7 @@
 """Time of the lattice network, side by side: fused step against naive loop, early exit, shrinking, cost overhead.
 
-Ratios are medians over interleaved rounds on one thread; processor time, as the wall clock also counts the neighbours.
+Ratios are medians over interleaved rounds on one thread (those of early exit are of means, as every round draws other
+steps); processor time, as the wall clock also counts the neighbours.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ def training_step() -> dict[str, float]:
 
 
 def early(channels: int, batch: int) -> dict[str, float]:
-    """Return early exit over full run in steps and in time; the images stop at different steps, half way on average."""
+    """Return early exit over full run in steps and in time; the images stop at different steps, 3 of 8 on average."""
     net, x = LatticeRCNN(1, 10, channels, 3, 8), images(batch)
     with torch.no_grad():
         net.halting_bias.fill_(-0.75)

@@ -148,6 +148,11 @@ def test_a_link_out_of_the_folder(folder, tmp_path):
     refused(folder, r"is a link to a place outside")
 
 
+def test_a_link_that_goes_in_a_circle(folder):
+    (folder / "black" / "x.png").symlink_to("x.png")
+    refused(folder, "x.png is")
+
+
 def test_a_link_within_the_folder_is_followed(folder):
     (folder / "black" / "again.png").symlink_to(folder / "black" / "0.png")
     assert len(data.read_pictures(folder, 8).images) == 7
@@ -183,7 +188,8 @@ def test_folders_that_are_none(tmp_path, folder):
     refused(tmp_path / "x.csv", "neither a folder")
     refused(np.zeros(3), "ndarray is not a folder")
     refused(folder, "channels must be 1 or 3", channels=2)
-    refused(folder, "size must be between", size=0)
+    refused(folder, "size must be a whole number", size=0)
+    refused(folder, "size must be a whole number", size=8.5)
 
 
 def test_a_folder_that_may_not_be_read(folder, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 import os
 import warnings
 from collections.abc import Iterator
@@ -61,8 +62,8 @@ def read_pictures(source: Any, size: int, *, channels: int = 1, label: str = "y"
     """
     if channels not in (1, 3):
         raise InputError(f"channels must be 1 or 3, got {channels}")
-    if not 1 <= size <= 4096:
-        raise InputError(f"size must be between 1 and 4096 pixels, got {size}")
+    if not isinstance(size, numbers.Integral) or not 1 <= size <= 4096:
+        raise InputError(f"size must be a whole number of pixels between 1 and 4096, got {size!r}")
     if not isinstance(source, str | os.PathLike):
         raise InputError(f"data: a {type(source).__name__} is not a folder of images; pass its path or an npz file's")
     path = Path(source)
@@ -110,7 +111,11 @@ def _image_files(root: Path) -> Iterator[tuple[str, Path]]:
         if not files:
             raise InputError(f"{folder} holds no images; known are {', '.join(FORMATS)}")
         for file in files:
-            if not file.resolve().is_relative_to(inside):
+            try:
+                found = file.resolve()
+            except (OSError, RuntimeError):  # Python 3.11 and 3.12 raise RuntimeError for links that go in a circle
+                raise InputError(f"{file} is a link that leads nowhere; take it out") from None
+            if not found.is_relative_to(inside):
                 raise InputError(f"{file} is a link to a place outside of {root}, which is not followed; copy the file")
             if not file.is_file():
                 raise InputError(f"{file} is not a regular file; take it out")

@@ -11,7 +11,8 @@ from torch.nn import functional
 from steelyard.errors import InputError
 from steelyard.nets.lattice import core
 from steelyard.nets.lattice.baselines import ACT, ACT_EPS, FeedForward, FixedStepsRCNN, prune
-from steelyard.nets.lattice.inference import stop_early
+from steelyard.nets.lattice.inference import EntropyThreshold, stop_early
+from steelyard.nets.lattice.shrinking import shrink
 from steelyard.nets.lattice.torch_nn import LatticeRCNN
 
 
@@ -88,6 +89,23 @@ def test_act_is_a_distribution_that_ends_where_the_sum_is_reached(biases, kappa)
     later = torch.arange(1, 7) > model._halting(output.step_logits)[1].unsqueeze(1)
     assert bool((output.p_time[later] < 1e-12).all())
     assert bool((steps <= model._halting(output.step_logits)[1]).all())
+
+
+@pytest.mark.parametrize("call", [stop_early, lambda model, x: shrink(model)])
+@pytest.mark.parametrize("model", [ACT(1, 4, 2, 2, 3), FeedForward(1, 4, 2, 2)])
+def test_early_exit_and_removal_refuse_what_they_would_compute_otherwise(call, model):
+    with pytest.raises(InputError, match=f"model is a {type(model).__name__}, which has its own"):
+        call(model, images())
+
+
+def test_an_entropy_threshold_needs_the_lattices_connections():
+    x = images()
+    act = ACT(1, 4, 2, 2, 3)
+    assert EntropyThreshold(act, 0.0)(x).steps.tolist() == [3] * 5
+    with pytest.raises(InputError, match="FeedForward, which has its own fan_in"):
+        EntropyThreshold(FeedForward(1, 4, 2, 2), 0.5)
+    with pytest.raises(InputError, match="must be a LatticeRCNN, not Linear"):
+        stop_early(torch.nn.Linear(1, 1), x)
 
 
 def trained(channels: int = 4) -> LatticeRCNN:

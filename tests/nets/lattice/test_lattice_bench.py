@@ -112,8 +112,15 @@ def test_rivals_are_sized_by_the_lattices_steps():
         assert bench.settings(cell("entropy", task, **params))[0]["entropy_steps"] == steps
         assert bench.settings(cell("blt", task, **params))[0] == {"kind": "blt", "entropy_steps": steps}
         width = bench.settings(cell("feed_forward", task, **params))[1].channels
-        assert width == measure.feed_forward_width(Config(), steps, 8)
+        assert width == measure.feed_forward_width(Config(), steps, 8, 1, 10)
     assert bench.equal_compute("fixed_steps", "", 1.2, 14) == {"steps": 3}  # no fewer steps than layers
+
+
+def test_the_feed_forward_rival_is_sized_for_the_users_images():
+    """Three colours and 40 classes cost more than grey digits: the width is chosen for what will run."""
+    arrays = {"images": np.zeros((80, 3, 14, 14), dtype=np.float32), "labels": np.arange(80) % 40}
+    config = bench.settings(cell("feed_forward", "own", arrays=arrays, equal_steps=4.8))[1]
+    assert config.channels == measure.feed_forward_width(Config(), 4.8, 14, 3, 40)
 
 
 def test_uniform_decay_has_the_ranks_mean_price():

@@ -119,7 +119,6 @@ def test_costs_by_hand():
     assert float(core.breadth_cost(weights, weight="uniform")) == pytest.approx(15)
     assert float(core.depth_cost(weights, weight=lambda layer, n: (layer / n) ** 2)) == pytest.approx(0.25 * 6 + 9)
     assert float(core.breadth_cost(weights, weight=lambda r, n: r)) == pytest.approx(3 + 4 + 3 + 5 + 8)
-    assert [n.tolist() for n in core.channel_norms(weights)] == [pytest.approx([1, 3, 2]), pytest.approx([5, 4])]
 
 
 norm_lists = st.lists(st.floats(0, 10).map(lambda v: round(v, 1)), min_size=1, max_size=8)
@@ -213,6 +212,11 @@ def test_stopping_by_threshold():
     assert core.stopping_steps(p).tolist() == [2, 1, 3]
     assert core.stopping_steps(p, threshold=1.0).tolist() == [3, 3, 3]
     assert core.stopping_steps(torch.full((1, 6), 1 / 6)).tolist() == [3], "the median of a uniform distribution"
+
+
+def test_the_first_step_that_is_not_gone_on_after():
+    going = torch.tensor([[True, False, True], [False, True, True], [True, True, True]])
+    assert core.first_stop(going).tolist() == [2, 1, 4]
 
 
 def test_stopping_by_draw_inverts_the_distribution():

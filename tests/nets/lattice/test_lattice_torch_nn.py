@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -257,6 +258,10 @@ def cost_of(model, progress=1.0, **prices):
         (lambda: LatticeRCNN(1, 3, 0, 2, 3), "max_channels"),
         (lambda: LatticeRCNN(1, 3, [2, 2, 2], 2, 3), "max_channels"),
         (lambda: LatticeRCNN(1, 3, [2, 2.5], 2, 3), "max_channels"),
+        (lambda: LatticeRCNN(1, 3, 2.5, 2, 3), "max_channels"),
+        (lambda: LatticeRCNN(1, 3, "22", 2, 3), "max_channels"),
+        (lambda: LatticeRCNN(1, 3, 2, 2, 3, stride=1.5), "stride"),
+        (lambda: LatticeRCNN(1, 3, 2, 2, "3"), "max_steps"),
         (lambda: LatticeRCNN(1, 3, 2, 0, 3), "max_layers"),
         (lambda: LatticeRCNN(1, 3, 2, True, 3), "max_layers"),
         (lambda: LatticeRCNN(1, 3, 2, 4, 3), "max_steps"),
@@ -297,6 +302,13 @@ def test_bad_input_is_one_sentence(call, names):
         call()
     assert names in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_numpys_whole_numbers_are_whole_numbers():
+    one, two, three = np.arange(1, 4)
+    net = LatticeRCNN(one, three, np.array([2, 3]), two, three, pool=two, stride=one)
+    assert (net.widths, net.n_classes, net.max_steps) == ((2, 3), 3, 3)
+    assert type(net.n_classes) is type(net.widths[0]) is int
 
 
 def test_other_ranges_are_an_opt_in():

@@ -95,9 +95,7 @@ class ACT(LatticeRCNN):
         """Return p of shape (B, T) and the step N of each input, (B,)."""
         z = core.halting_logits(self.halting_bias, self.kappa, step_logits[:, :-1], None, self.halting_bound)
         hazards = functional.pad(torch.sigmoid(z), (0, 1), value=1.0)
-        total = hazards.cumsum(1)
-        going = (total < 1 - ACT_EPS).to(torch.int64).cumprod(1)
-        steps = (going.sum(1) + 1).clamp_max(self.max_steps)
+        steps = core.first_stop(hazards.cumsum(1)[:, :-1] < 1 - ACT_EPS)
         number = torch.arange(1, self.max_steps + 1, device=hazards.device)
         before = (number < steps.unsqueeze(1)).to(hazards.dtype)
         last = (number == steps.unsqueeze(1)).to(hazards.dtype)

@@ -166,14 +166,16 @@ def settings(cell: CellInput) -> tuple[dict[str, Any], Config]:
     box = {"steps": int(cell.params["digits_steps"])} if digits else {}
     if chosen.pop("equal", False):
         steps = float(cell.params["equal_steps_digits" if digits else "equal_steps"])
-        size = int(cell.data["images"].shape[2])
-        chosen.update(equal_compute(str(chosen.get("kind", "lattice")), chosen.pop("stop", ""), steps, size))
+        kind, stop = str(chosen.get("kind", "lattice")), str(chosen.pop("stop", ""))
+        _, channels, size, _ = cell.data["images"].shape
+        classes = int(cell.data["labels"].max()) + 1
+        chosen.update(equal_compute(kind, stop, steps, size, channels, classes))
     chosen = {**box, **chosen}
     known = {name: value for name, value in chosen.items() if name in Config.model_fields}
     return {name: value for name, value in chosen.items() if name not in known}, Config(**known)
 
 
-def equal_compute(kind: str, stop: str, steps: float, size: int) -> dict[str, Any]:
+def equal_compute(kind: str, stop: str, steps: float, size: int, channels: int, classes: int) -> dict[str, Any]:
     """Return the settings with which a rival executes about as many multiply-adds as a lattice that takes ``steps``.
 
     Args:
@@ -181,12 +183,14 @@ def equal_compute(kind: str, stop: str, steps: float, size: int) -> dict[str, An
         stop: "entropy" for one that stops by entropy.
         steps: Mean number of steps that the lattice takes once deployed, measured on tuning seeds.
         size: Height and width of the images.
+        channels: Channels of the images.
+        classes: Number of classes.
     """
     if stop == "entropy":
         return {"entropy_steps": steps}
     if kind == "fixed_steps":
         return {"steps": max(Config().layers, round(steps))}
-    return {"channels": measure.feed_forward_width(Config(), steps, size)}
+    return {"channels": measure.feed_forward_width(Config(), steps, size, channels, classes)}
 
 
 def replace_ramp(config: Config) -> Config:

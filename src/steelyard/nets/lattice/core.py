@@ -139,11 +139,6 @@ def geometric_divergence(p: Tensor, rate: float) -> Tensor:
     return divergence.sum(-1).mean()
 
 
-def channel_norms(weights: Sequence[Tensor]) -> list[Tensor]:
-    """Return the Euclidean norm of every output channel's incoming weights, per layer: (C_l, ...) -> (C_l,)."""
-    return [_root(_squares(weight, index)) for index, weight in enumerate(weights)]
-
-
 def breadth_cost(weights: Sequence[Tensor], q: int = 1, weight: PositionWeight = "linear") -> Tensor:
     """Return B = sum_l sum_r (r / C_l) * n_{l,(r)}^q, n_(1) >= n_(2) >= ... the sorted norms of the channels.
 
@@ -222,11 +217,7 @@ def norm_powers(squares: Sequence[Tensor], q: int) -> list[Tensor]:
     """Return n^q from n^2 per channel; q = 1 takes the root with 1e-12 inside."""
     if q not in (1, 2):
         raise InputError(f"q must be 1 (group lasso) or 2 (weight decay), not {q!r}.")
-    return [_root(square) for square in squares] if q == 1 else list(squares)
-
-
-def _root(square: Tensor) -> Tensor:
-    return (square + _NORM_EPS).sqrt()
+    return [(square + _NORM_EPS).sqrt() for square in squares] if q == 1 else list(squares)
 
 
 def _squares(weight: Tensor, index: int) -> Tensor:
@@ -305,6 +296,11 @@ def stopping_steps(
         if draws is None or draws.shape != p.shape[:1]:
             raise InputError(f"draws must hold one uniform number per input ({p.shape[0]}) for rule='sample'.")
         going = mass[:, :-1] <= draws.unsqueeze(1)
+    return first_stop(going)
+
+
+def first_stop(going: Tensor) -> Tensor:
+    """Return the first step that an input does not go on after, else the last: bool (B, T - 1) -> integer (B,)."""
     return going.to(torch.int64).cumprod(1).sum(1) + 1
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from steelyard.errors import InputError
 from steelyard.nets.lattice import core
 from steelyard.nets.lattice.core import MASS_SLACK, StopRule
-from steelyard.nets.lattice.torch_nn import LatticeRCNN
+from steelyard.nets.lattice.torch_nn import LatticeRCNN, refuse_overridden
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -72,9 +72,11 @@ def stop_early(
         A :class:`StopResult`; it equals what the full run would answer if stopped at the same steps.
 
     Raises:
-        InputError: An unknown rule, a threshold outside (0, 1], images that do not fit.
+        InputError: An unknown rule, a threshold outside (0, 1], images that do not fit, a subclass that halts or
+            connects its layers in a way of its own.
     """
     core.check_rule(rule, threshold)
+    refuse_overridden(model, "log_p_time", "fan_in")
     if rule == "sample":
         source = torch.Generator().manual_seed(0) if generator is None else generator
         return _run(model, x, lambda count: _Halting(model, _uniform(count, source), sampled=True))
@@ -87,11 +89,15 @@ class EntropyThreshold:
     Args:
         model: A network; how it was trained to halt is ignored.
         threshold: In nats; an input that never gets below runs all steps.
+
+    Raises:
+        InputError: A threshold that is negative or NaN, a subclass that connects its layers in a way of its own.
     """
 
     def __init__(self, model: LatticeRCNN, threshold: float = 0.5) -> None:
         if not threshold >= 0:
             raise InputError(f"threshold must be an entropy in nats that is not negative, not {threshold}.")
+        refuse_overridden(model, "fan_in")
         self.model, self.threshold = model, threshold
 
     def __call__(self, x: Tensor) -> StopResult:
@@ -139,7 +145,10 @@ def _run(model: LatticeRCNN, x: Tensor, make_policy: Callable[[int], _Policy]) -
 
 
 class _Halting:
-    """The network's own hazards, step by step in float64: stop once the mass so far passes each input's limit."""
+    """The network's own hazards, step by step in float64: stop once the mass so far passes each input's limit.
+
+    The formulas are those of ``core`` in numpy, whose calls on a few numbers cost less than torch's.
+    """
 
     def __init__(self, model: LatticeRCNN, limits: Floats, sampled: bool) -> None:
         self._limits, self._sampled, self._steps = limits, sampled, model.max_steps

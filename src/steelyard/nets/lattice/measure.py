@@ -52,13 +52,21 @@ def network(config: Config, kind: str, channels: int, classes: int, generator: t
     return LatticeRCNN(channels, classes, config.channels, config.layers, **common)
 
 
-def feed_forward_width(config: Config, steps: float, size: int) -> int:
-    """Return the width of the feed-forward network whose multiply-adds are nearest to ``steps`` of the lattice's."""
-    lattice, generator = network(config, "lattice", 1, 10, torch.Generator()), torch.Generator()
+def feed_forward_width(config: Config, steps: float, size: int, channels: int, classes: int) -> int:
+    """Return the width of the feed-forward network whose multiply-adds are nearest to ``steps`` of the lattice's.
+
+    Args:
+        config: Of the lattice.
+        steps: How many the lattice takes.
+        size: Height and width of the images.
+        channels: Channels of the images.
+        classes: Number of classes.
+    """
+    lattice, generator = network(config, "lattice", channels, classes, torch.Generator()), torch.Generator()
     wanted = float(core.total_macs(lattice.macs_per_step(size, size), torch.tensor(steps)))
 
     def distance(width: int) -> float:
-        rival = network(config.model_copy(update={"channels": width}), "feed_forward", 1, 10, generator)
+        rival = network(config.model_copy(update={"channels": width}), "feed_forward", channels, classes, generator)
         return abs(sum(rival.macs_per_step(size, size)) - wanted)
 
     return min(range(1, 129), key=distance)
@@ -158,10 +166,10 @@ def measure(
 
 def resources(model: LatticeRCNN, config: Config, x: Tensor) -> dict[str, float]:
     """Return what the weights take: channels, layers, both cost terms, and what is left at the edge of the box."""
-    used = used_resources(model, config.used_threshold)
+    used = used_resources(model, config.used_threshold, readout=config.readout_in_norms)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", BoxWarning)  # the shares are reported
-        edge = box_check(model, x)
+        edge = box_check(model, x, config.readout_in_norms)
     powers = core.norm_powers([square.detach() for square in model.channel_squares(config.readout_in_norms)], config.q)
     return {
         "breadth": float(sum(used.breadth)),
@@ -183,7 +191,7 @@ def deployed(model: LatticeRCNN, parts: Split, config: Config) -> dict[str, floa
         output = look(model, parts.test_x)
         steps = core.stopping_steps(output.p_time, "threshold", 1 - ACT_EPS)
         return {"accuracy": percent(output.logits, parts.test_y), **_executed(model, steps, parts)}
-    small = shrink(model, threshold=config.used_threshold)
+    small = shrink(model, config.used_threshold, readout=config.readout_in_norms)
     return _run(lambda x: stop_early(small, x, "threshold", config.stop_threshold), parts)
 
 
@@ -245,14 +253,13 @@ def under_occlusion(
 
 def _shape_curves(model: LatticeRCNN, output: LatticeOutput, parts: Split, config: Config) -> dict[str, Curve]:
     layers = [float(layer) for layer in range(1, model.n_layers + 1)]
-    norms = [float(square.detach().sqrt().sum()) for square in model.channel_squares(config.readout_in_norms)]
-    used = used_resources(model, config.used_threshold).breadth
+    used = used_resources(model, config.used_threshold, readout=config.readout_in_norms)
     classes = list(range(parts.classes))
     times = [mean(output.expected_time[parts.test_y == one]) for one in classes]
     steps = [float(step) for step in range(1, output.p_time.shape[1] + 1)]
     return {
-        "breadth_by_layer": (layers, [float(count) for count in used]),
-        "depth_profile": (layers, norms),
+        "breadth_by_layer": (layers, [float(count) for count in used.breadth]),
+        "depth_profile": (layers, list(used.norms)),
         "time_by_class": ([float(one) for one in classes], times),
         "halting": (steps, output.p_time.double().mean(0).tolist()),
     }
@@ -275,16 +282,10 @@ def match_entropy_threshold(entropies: Tensor, steps: float) -> float:
     """
 
     def taken(threshold: float) -> float:
-        return mean(first_below(entropies, threshold))
+        return mean(core.first_stop(entropies[:, :-1] >= threshold))
 
     low, high = 0.0, math.log(2) + float(entropies.max())
     for _ in range(40):  # taken() falls as the threshold rises
         middle = (low + high) / 2
         low, high = (middle, high) if taken(middle) > steps else (low, middle)
     return high
-
-
-def first_below(entropies: Tensor, threshold: float) -> Tensor:
-    """Return the first step (from 1) whose entropy lies below ``threshold``, else the last: (B, T) -> (B,)."""
-    waiting = (entropies[:, :-1] >= threshold).to(torch.int64).cumprod(1)
-    return waiting.sum(1) + 1

@@ -11,7 +11,7 @@ from torch.nn import functional
 from steelyard.errors import InputError
 from steelyard.nets.lattice import core
 from steelyard.nets.lattice.resources import channel_norms, check_share
-from steelyard.nets.lattice.torch_nn import LatticeRCNN
+from steelyard.nets.lattice.torch_nn import LatticeRCNN, refuse_overridden
 from steelyard.nets.lattice.training import refuse_dead_input
 
 
@@ -34,9 +34,11 @@ def shrink(
         readout: Count readout columns in the norms.
 
     Raises:
-        InputError: A threshold outside [0, 1), images that do not fit, or all of layer 1 dead.
+        InputError: A threshold outside [0, 1), images that do not fit, all of layer 1 dead, or a subclass that halts or
+            connects its layers in a way of its own.
     """
     check_share(threshold)
+    refuse_overridden(model, "log_p_time", "fan_in")
     refuse_dead_input(model)
     with torch.no_grad():
         parts = _Parts.of(model)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import numbers
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -86,13 +87,13 @@ class LatticeRCNN(nn.Module):
         seed: int | torch.Generator = 0,
     ) -> None:
         super().__init__()
-        for name, value in (("in_channels", in_channels), ("max_layers", max_layers), ("pool", pool)):
-            _positive(name, value)
-        self.in_channels, self.n_classes, self.pool = in_channels, _positive("n_classes", n_classes, 2), pool
-        self.widths = _per_layer("max_channels", max_channels, max_layers)
-        self.strides = _per_layer("stride", 1 if stride is None else stride, max_layers)
-        self.max_steps = _positive("max_steps", max_steps)
-        _check_time(time, max_steps, max_layers, halting_bound, halting_start)
+        self.in_channels = whole_number("in_channels", in_channels)
+        self.n_classes = whole_number("n_classes", n_classes, 2)
+        layers = whole_number("max_layers", max_layers)
+        self.widths = _per_layer("max_channels", max_channels, layers)
+        self.strides = _per_layer("stride", 1 if stride is None else stride, layers)
+        self.max_steps, self.pool = whole_number("max_steps", max_steps), whole_number("pool", pool)
+        _check_time(time, self.max_steps, layers, halting_bound, halting_start)
         if not 0 < readout_scale < math.inf:
             raise InputError(f"readout_scale must be a positive number, not {readout_scale}.")
         if input_range is not None and not input_range[0] < input_range[1]:
@@ -337,6 +338,22 @@ class ResourceCost:
         return core.geometric_divergence(output.p_time, self.time_prior)
 
 
+def refuse_overridden(model: LatticeRCNN, *methods: str) -> None:
+    """Refuse a network of a subclass that computes otherwise what the caller writes out for LatticeRCNN.
+
+    Raises:
+        InputError: The model is no LatticeRCNN, or its class has a method of its own under one of these names.
+    """
+    if not isinstance(model, LatticeRCNN):
+        raise InputError(f"model must be a LatticeRCNN, not {type(model).__name__}.")
+    own = [name for name in methods if getattr(type(model), name) is not getattr(LatticeRCNN, name)]
+    if own:
+        raise InputError(
+            f"model is a {type(model).__name__}, which has its own {own[0]}: that is not known here and would be left "
+            "out; pass a LatticeRCNN."
+        )
+
+
 def refuse_batch_norm(model: nn.Module) -> None:
     """Refuse a network with batch (or instance) norm: it makes the scale of weights, hence their cost, meaningless."""
     for name, module in model.named_modules():
@@ -380,14 +397,15 @@ def _pool(h: Tensor, regions: int) -> Tensor:
     return functional.avg_pool2d(h, (height // regions, width // regions))
 
 
-def _positive(name: str, value: int, least: int = 1) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+def whole_number(name: str, value: Any, least: int = 1) -> int:
+    """Return ``value`` as an int (numpy's integers are taken too), or refuse it."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
         raise InputError(f"{name} must be a whole number of at least {least}, not {value!r}.")
-    return value
+    return int(value)
 
 
 def _per_layer(name: str, value: int | Sequence[int], layers: int) -> tuple[int, ...]:
-    values = (value,) * layers if isinstance(value, int) else tuple(value)
+    values = tuple(value) if isinstance(value, Iterable) else (value,) * layers
     if len(values) != layers:
         raise InputError(f"{name} lists {len(values)} numbers, but max_layers = {layers}.")
-    return tuple(_positive(name, one) for one in values)
+    return tuple(whole_number(name, one) for one in values)

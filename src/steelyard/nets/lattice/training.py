@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from steelyard import rng
 from steelyard.errors import InputError
 from steelyard.nets.lattice import core
 from steelyard.nets.lattice.core import TaskLoss
-from steelyard.nets.lattice.torch_nn import LatticeOutput, LatticeRCNN, ResourceCost, refuse_batch_norm
+from steelyard.nets.lattice.torch_nn import LatticeOutput, LatticeRCNN, ResourceCost, refuse_batch_norm, whole_number
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]
 _MARGIN = 0.02  # E[t] this close to 1 or T is a collapse or a saturation
@@ -206,7 +207,7 @@ def _close_epoch(history: History, rows: list[dict[str, Tensor]]) -> None:
 def _batches(count: int, size: int, total: int, generator: torch.Generator) -> Iterator[Tensor]:
     made = 0
     while True:
-        for batch in torch.split(torch.randperm(count, generator=generator), size):
+        for batch in torch.split(torch.randperm(count, generator=generator), int(size)):
             if made == total:
                 return
             made += 1
@@ -247,8 +248,7 @@ def _check_settings(
     updates: int | None,
 ) -> None:
     for name, count in (("epochs", epochs), ("batch_size", batch_size), ("updates", 1 if updates is None else updates)):
-        if count < 1:
-            raise InputError(f"{name} must be at least 1, not {count}.")
+        whole_number(name, count)
     for name, value in (("lr", lr), ("halting_lr", halting_lr), ("grad_clip", grad_clip)):
         if not value > 0:
             raise InputError(f"{name} must be above 0, not {value}.")
@@ -257,7 +257,12 @@ def _check_settings(
 
 
 def _check_occlusion(occlusion: tuple[int, int] | None, x: Tensor) -> None:
-    if occlusion is not None and not 0 <= occlusion[0] <= occlusion[1] <= min(x.shape[2:]):
+    if occlusion is None:
+        return
+    sides = list(occlusion) if isinstance(occlusion, Sequence) else []
+    whole = len(sides) == 2 and all(isinstance(side, numbers.Integral) for side in sides)
+    if not whole or not 0 <= sides[0] <= sides[1] <= min(x.shape[2:]):
         raise InputError(
-            f"occlusion must be (smallest, largest) side within the image's {min(x.shape[2:])} pixels, not {occlusion}."
+            "occlusion must be None or (smallest, largest) side, whole numbers within the image's "
+            f"{min(x.shape[2:])} pixels, not {occlusion!r}."
         )
