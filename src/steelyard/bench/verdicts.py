@@ -70,7 +70,7 @@ def _judge_claim(
         shared = [task for task in shared if task in claim.tasks]
     judged = [_judge_task(claim, metric, task, [row for row in rows if row.task == task]) for task in shared]
     found = [verdict for verdict in judged if verdict is not None]
-    return found or [_not_testable(claim, "its arms or tasks were not run; see --full, and what --arms left out")]
+    return found or [_not_testable(claim, "its arms or tasks are not part of this run; see --full, --profile, --arms")]
 
 
 def _not_testable(claim: Claim, note: str) -> Verdict:
