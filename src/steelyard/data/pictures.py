@@ -62,7 +62,8 @@ def read_pictures(source: Any, size: int, *, channels: int = 1, label: str = "y"
     """
     if channels not in (1, 3):
         raise InputError(f"channels must be 1 or 3, got {channels}")
-    if not isinstance(size, numbers.Integral) or not 1 <= size <= 4096:
+    side: Any = size  # callers need not check their types
+    if not isinstance(side, numbers.Integral) or not 1 <= size <= 4096:
         raise InputError(f"size must be a whole number of pixels between 1 and 4096, got {size!r}")
     if not isinstance(source, str | os.PathLike):
         raise InputError(f"data: a {type(source).__name__} is not a folder of images; pass its path or an npz file's")

@@ -113,7 +113,7 @@ def test_rivals_are_sized_by_the_lattices_steps():
         assert bench.settings(cell("blt", task, **params))[0] == {"kind": "blt", "entropy_steps": steps}
         width = bench.settings(cell("feed_forward", task, **params))[1].channels
         assert width == measure.feed_forward_width(Config(), steps, 8, 1, 10)
-    assert bench.equal_compute("fixed_steps", "", 1.2, 14) == {"steps": 3}  # no fewer steps than layers
+    assert bench.equal_compute("fixed_steps", "", 1.2, 14, 1, 10) == {"steps": 3}  # no fewer steps than layers
 
 
 def test_the_feed_forward_rival_is_sized_for_the_users_images():

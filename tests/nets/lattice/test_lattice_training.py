@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from steelyard.errors import InputError
+from steelyard.nets.lattice import core
 from steelyard.nets.lattice.torch_nn import LatticeRCNN, ResourceCost
 from steelyard.nets.lattice.training import HaltingWarning, train_lattice, warn_of_halting
 
@@ -213,8 +214,38 @@ def test_iii_without_deep_supervision_late_readouts_stay_untrained(digits):
     assert last[0.0] > 4 * last[0.1]
 
 
+def rise_under_occlusion(digits, count, updates, **train):
+    """Train on the first images; return the network and how much longer it takes at a square of half the side."""
+    x, y, test_x, _ = digits
+    net = LatticeRCNN(1, 10, 8, 3, 6, readout_scale=2.0)
+    train_lattice(net, (x[:count], y[:count]), ResourceCost(time=0.05), batch_size=50, updates=updates, **train)
+    with torch.no_grad():
+        clean, hidden = (float(net(core.occlude(test_x, side)).expected_time.mean()) for side in (0, 4))
+    return net, hidden - clean
+
+
+def test_iv_images_learned_by_heart_did_not_end_the_rise_under_occlusion(digits):
+    """Said to have failed, as fitted images make waiting worthless: here the time rises all the same."""
+    net, rise = rise_under_occlusion(digits, 60, 300, occlusion=(0, 5))
+    with torch.no_grad():
+        assert accuracy(net(digits[0][:60]), digits[1][:60]) > 0.98
+    assert rise > 0.1
+
+
+def test_v_one_size_a_batch_did_not_end_the_rise_under_occlusion(digits):
+    """Said to have failed: on digits it does what a size per image does."""
+
+    def one_size(x, generator):
+        return core.occlude(x, int(torch.randint(0, 6, (), generator=generator)), generator=generator)
+
+    _, batch = rise_under_occlusion(digits, 1400, 140, occlusion=None, augment=one_size)
+    _, image = rise_under_occlusion(digits, 1400, 140, occlusion=(0, 5))
+    assert batch > 0.05
+    assert image > 0.05
+
+
 def test_v_a_batch_gets_occluders_of_many_sizes():
-    """One size for a whole batch was a failed design: sizes are drawn per sample."""
+    """The recipe draws a size per image all the same."""
     sizes = []
 
     def look(x, generator):
