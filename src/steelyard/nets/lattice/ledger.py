@@ -76,7 +76,8 @@ DECISIONS = (
     ),
     Decision(
         id="L-15", what="Occlusion in training", chosen="a square per image, 0 to 8 of 14 pixels, mid-grey",
-        source=Source.RECON, why="So that waiting is worth something in training; a background-coloured one hides little.",
+        source=Source.RECON,
+        why="So that waiting is worth something in training; a background-coloured square hides little.",
         alternatives=("another share of the side", "another fill"), knob="occlusion_share",
     ),
     Decision(
