@@ -6,6 +6,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from steelyard.report.axes import (
+    apart,
     _log_places,
     _round_places,
     _symlog_places,
@@ -90,3 +91,23 @@ def test_labels_of_close_points_do_not_meet():
 )
 def test_plain(value, said):
     assert plain(value) == said
+
+
+@pytest.mark.parametrize(
+    ("heights", "levels"),
+    [
+        ([], []),
+        ([0.3], [0.3]),
+        ([0.1, 0.5, 0.9], [0.1, 0.5, 0.9]),
+        ([0.2, 0.2, 0.2], [0.2, 0.3, 0.4]),
+        ([0.95, 0.95, 0.95], [0.8, 0.9, 1.0]),
+        ([0.5, 1.0, 1.0], [0.5, 0.9, 1.0]),
+    ],
+)
+def test_letters_stand_apart_and_stay_beside_the_axis(heights, levels):
+    assert apart(heights, 0.1) == pytest.approx(levels)
+
+
+def test_more_letters_than_fit_share_the_axis():
+    levels = apart([1.0] * 21, 0.1)
+    assert levels == pytest.approx([index / 20 for index in range(21)], abs=1e-9)

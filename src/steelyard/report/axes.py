@@ -98,6 +98,22 @@ def free_places(points: NDArray[np.float64], distance: float = 10.0) -> list[tup
     return chosen
 
 
+def apart(heights: Sequence[float], gap: float) -> list[float]:
+    """Return ascending ``heights`` (0 to 1, the axis) moved at least ``gap`` apart, no further up than the axis's end.
+
+    Where more stand there than fit, the gap shrinks.
+    """
+    gap = min(gap, 1.0 / max(1, len(heights) - 1))
+    levels: list[float] = []
+    for height in heights:
+        levels.append(max(height, levels[-1] + gap) if levels else height)
+    ceiling = max(1.0, *heights) if heights else 1.0
+    for index in range(len(levels) - 1, -1, -1):
+        levels[index] = min(levels[index], ceiling)
+        ceiling = levels[index] - gap
+    return levels
+
+
 def _round_places(low: float, high: float, most: int = 6) -> list[float]:
     """Return at most ``most`` multiples of 1, 2 or 5 times a power of ten inside the range."""
     width = high - low

@@ -13,7 +13,16 @@ from steelyard.bench.results import Outcome, Verdict
 from steelyard.contracts import Arm, Metric, Trace
 from steelyard.extras import require
 from steelyard.report import svg
-from steelyard.report.axes import free_places, linear_axis, log_axis, ratio_ticks, set_ticks, span, symlog_threshold
+from steelyard.report.axes import (
+    apart,
+    free_places,
+    linear_axis,
+    log_axis,
+    ratio_ticks,
+    set_ticks,
+    span,
+    symlog_threshold,
+)
 from steelyard.report.curves import Curve
 from steelyard.report.summary import ArmSummary, finite
 
@@ -309,9 +318,8 @@ def _end_letters(ax: Any, curves: Mapping[str, Curve], styles: Mapping[str, Styl
         if known.size:
             point = ax.transData.transform((curve.x[known[-1]], curve.mean[known[-1]]))
             ends.append((float(ax.transAxes.inverted().transform(point)[1]), arm))
-    gap = 10.5 / (230 * 0.765)
-    level = -math.inf
-    for height, arm in sorted(ends):
-        level = max(height, level + gap)
+    ends.sort()
+    levels = apart([height for height, _ in ends], 10.5 / (230 * 0.765))
+    for level, (_, arm) in zip(levels, ends, strict=True):
         shade = svg.colour("ink" if styles[arm].colour == "floor" else styles[arm].colour)
         ax.text(1.02, level, styles[arm].letter, transform=ax.transAxes, va="center", fontsize=10, color=shade)
