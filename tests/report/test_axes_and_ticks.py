@@ -6,10 +6,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from steelyard.report.axes import (
-    apart,
     _log_places,
     _round_places,
     _symlog_places,
+    apart,
     free_places,
     plain,
     ratio_ticks,
