@@ -12,7 +12,19 @@ from typing import Any
 
 import steelyard
 
-_PACKAGES = ("numpy", "scipy", "torch", "scikit-learn", "pydantic", "pyarrow", "transformers", "matplotlib")
+_PACKAGES = (
+    "numpy",
+    "scipy",
+    "torch",
+    "scikit-learn",
+    "pydantic",
+    "pyarrow",
+    "transformers",
+    "matplotlib",
+    "numba",
+    "gguf",
+    "pillow",
+)
 
 
 def usable_cores() -> int:
