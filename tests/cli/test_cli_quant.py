@@ -179,6 +179,7 @@ def test_progress_on_a_terminal(monkeypatch, capsys):
         ("inspect model", "it is no converted checkpoint"),
         ("inspect none", "none cannot be read: No such file"),
         ("eval model --text text.txt", "is no converted folder"),
+        ("eval null --text text.txt", "is no converted folder"),
         ("eval none --text text.txt", "cannot be read: No such file"),
         ("eval out --text none.txt", "the text none.txt cannot be read"),
         ("eval out --text broken.txt", "is not UTF-8"),
@@ -193,6 +194,8 @@ def test_progress_on_a_terminal(monkeypatch, capsys):
 def test_wrong_use(steelyard, model, tmp_path, line, said):
     (tmp_path / "broken.txt").write_bytes(b"\xff\xfe\xff")
     (tmp_path / "empty").mkdir()
+    (tmp_path / "null").mkdir()
+    (tmp_path / "null" / "config.json").write_text('{"quantization_config": null}')
     if "eval out" in line:
         steelyard("quant", "convert", model, "-o", "out")
     if "lost" in line:

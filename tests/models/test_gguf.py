@@ -119,6 +119,7 @@ BLOCKS = field("llama.block_count", 4, struct.pack("<I", 1))
         ([field("general.alignment", 4, struct.pack("<I", 3))], [], "power of two"),
         ([], [], "architecture 'None'; supported from GGUF: llama, qwen2, qwen3"),
         ([LLAMA], [], "llama.block_count must be a positive number"),
+        ([LLAMA, field("llama.block_count", 6, struct.pack("<f", 1.5))], [], "block_count must be a whole number"),
         ([LLAMA, BLOCKS], [], "0 tensors, too few for its 1 layers"),
         ([LLAMA, BLOCKS], [info("../../x", (4,))], "no tensor like '../../x'"),
         (
@@ -153,6 +154,13 @@ def test_other_mistakes(tmp_path):
     odd = write_tiny(tmp_path / "odd.gguf", "llama", "F32", replace={"blk.0.attn_q.weight": np.zeros((31, 32), "f4")})
     with pytest.raises(InputError, match="31 rows, which 4 heads do not divide"):
         GGUFFile(odd).read("model.layers.0.self_attn.q_proj.weight")
+    for key in ("attention.head_count", "attention.head_count_kv"):
+        halved = GGUFFile(path)
+        halved._field[key] = 0.5
+        with pytest.raises(InputError, match=f"{key} must be a whole number, got 0.5"):
+            halved.read("model.layers.0.self_attn.k_proj.weight")
+        with pytest.raises(InputError, match=f"{key} must be a whole number, got 0.5"):
+            halved.config()
     whole = bytearray(path.read_bytes())
     whole[4:8] = struct.pack("<I", 1)
     path.write_bytes(whole)

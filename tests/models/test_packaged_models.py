@@ -16,7 +16,7 @@ from tiny_gguf import write_tiny
 from steelyard import data
 from steelyard.errors import ChecksumError, InputError, MissingExtraError
 from steelyard.models import float32_copy as copies
-from steelyard.models import minilm, packages, smollm2
+from steelyard.models import hugging_face, minilm, packages, smollm2
 from steelyard.models.gguf import GGUFFile
 
 
@@ -106,16 +106,16 @@ def test_a_gguf_model_becomes_a_folder(empty_cache, tmp_path):
     folder = copies.float32_copy(source)
     assert folder.parent == empty_cache / "models"
     assert json.loads((folder / "config.json").read_text())["model_type"] == "llama"
-    model, file = copies.load_causal_lm(folder), GGUFFile(source)
+    model, file = hugging_face.load_causal_lm(folder), GGUFFile(source)
     state = model.state_dict()
     for name in file.tensors:
         np.testing.assert_array_equal(state[name].numpy(), file.read(name))
-    tokenizer = copies.load_tokenizer(folder)
+    tokenizer = hugging_face.load_tokenizer(folder)
     assert tokenizer.decode(tokenizer("t11").input_ids) == "t11"
     (folder / "model.safetensors").unlink()  # not written over: the model above maps it
     (folder / "model.safetensors").write_bytes(b"\0" * 20)  # a damaged copy is made again
     assert copies.float32_copy(source) == folder
-    assert torch.equal(copies.load_causal_lm(folder).lm_head.weight, model.lm_head.weight)
+    assert torch.equal(hugging_face.load_causal_lm(folder).lm_head.weight, model.lm_head.weight)
 
 
 def test_two_that_copy_at_once_end_with_one_copy(empty_cache, tmp_path, monkeypatch):
@@ -142,6 +142,14 @@ def test_a_cache_that_cannot_be_written(tmp_path, monkeypatch):
         copies.float32_copy(source)
 
 
+def test_a_model_that_lacks_a_weight_is_refused(empty_cache, tmp_path):
+    model = hugging_face.load_causal_lm(copies.float32_copy(write_tiny(tmp_path / "whole.gguf", "llama", "F32")))
+    state = {name: value for name, value in model.state_dict().items() if "layers.1.mlp.up_proj" not in name}
+    model.save_pretrained(tmp_path / "lacking", state_dict=state)
+    with pytest.raises(InputError, match=r"it lacks model\.layers\.1\.mlp\.up_proj\.weight"):
+        hugging_face.load_causal_lm(tmp_path / "lacking")  # transformers would fill it with random numbers
+
+
 def test_sources_that_are_no_models(empty_cache, tmp_path, monkeypatch):
     with pytest.raises(InputError, match="cannot be read"):
         copies.float32_copy(tmp_path / "none.gguf")
@@ -155,11 +163,11 @@ def test_sources_that_are_no_models(empty_cache, tmp_path, monkeypatch):
         copies.float32_copy(write_tiny(tmp_path / "tiny.gguf", "llama", "F32"))  # a merge of unknown parts
     assert list((empty_cache / "models").iterdir()) == []
     (tmp_path / "folder").mkdir()
-    with pytest.raises(InputError, match="the model cannot be read"):
-        copies.load_causal_lm(tmp_path / "folder")
+    with pytest.raises(InputError, match="cannot be loaded as a causal language model"):
+        hugging_face.load_causal_lm(tmp_path / "folder")
     with pytest.raises(InputError, match="its tokenizer cannot be read"):
-        copies.load_tokenizer(tmp_path / "folder")
+        hugging_face.load_tokenizer(tmp_path / "folder")
     (tmp_path / "folder" / "config.json").write_text('{"model_type": "llama", "auto_map": {"AutoModel": "evil.Model"}}')
     (tmp_path / "folder" / "model.safetensors").write_bytes(b"\0\0")
-    with pytest.raises(InputError, match="the model cannot be read"):
-        copies.load_causal_lm(tmp_path / "folder")
+    with pytest.raises(InputError, match="cannot be loaded as a causal language model"):
+        hugging_face.load_causal_lm(tmp_path / "folder")

@@ -88,6 +88,8 @@ def entry(dtype="F32", shape=(1,), ends=(0, 4)):
         ({"a\nb": entry()}, b"1234", r"names a tensor 'a\\nb'"),
         ({"\x1b[2J": entry()}, b"1234", "printable"),
         ({"a": entry("F8_E4M3")}, b"", "dtype 'F8_E4M3'"),
+        ({"a": entry(["F32"])}, b"", r"dtype \['F32'\]"),
+        ({"a": entry({})}, b"", "dtype {}"),
         ({"a": entry(shape=(-1,))}, b"", "numbers from 0"),
         ({"a": entry(shape=(True,))}, b"", "numbers from 0"),
         ({"a": entry(ends=(0, 1, 2))}, b"", "numbers from 0"),

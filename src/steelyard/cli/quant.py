@@ -48,7 +48,7 @@ def convert(
         str | None, typer.Option("--scale", help="Format of the group scales: e4m3, e3m3, … Default: the family's.")
     ] = None,
     search: Annotated[
-        str, typer.Option("--search", help="Scales tried for every group: none, 4o6 or sweep (15, slower).")
+        str, typer.Option("--search", help="Scales tried for every group: none, 4o6, sweep (15, slower), window (9).")
     ] = "none",
     filter_: Annotated[
         str | None, typer.Option("--filter", metavar="REGEX", help="Quantise only linear weights whose name it is in.")
@@ -81,7 +81,7 @@ def inspect(out: Converted, json: JsonOption = False) -> None:
         file.check()
     summary = require("steelyard.quant.po2.summary", "quant").summarize(files)
     if json:
-        print_json({"path": str(out), **_totals(summary), "layers": [_row(layer) for layer in summary.layers]})
+        print_json({"path": str(out), **_totals(summary), "layers": [asdict(layer) for layer in summary.layers]})
         return
     _print_layers(summary.layers)
     _print_totals(summary)
@@ -125,7 +125,7 @@ def _print_conversion(done: Any, json: bool) -> None:
         print_json({
             "output": str(done.output), **_totals(summary), "shards": done.shards, "reused_shards": done.reused,
             "seconds": round(done.seconds, 3), "memory": memory, "notes": list(done.notes),
-            "layers": [_row(layer) for layer in summary.layers],
+            "layers": [asdict(layer) for layer in summary.layers],
         })  # fmt: skip
         return
     _print_layers(summary.layers)
@@ -139,10 +139,6 @@ def _print_conversion(done: Any, json: bool) -> None:
         )
     for note in done.notes:
         typer.echo(f"note: {note}", err=True)
-
-
-def _row(layer: Any) -> dict[str, Any]:
-    return {**asdict(layer), "selector_entropy": layer.entropy}
 
 
 def _totals(summary: Any) -> dict[str, Any]:

@@ -7,12 +7,12 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from steelyard.data.cache import cache_folder, file_sha256
 from steelyard.errors import InputError
 from steelyard.extras import require
 from steelyard.models.gguf import GGUFFile
+from steelyard.models.hugging_face import one_line
 
 _LAYOUT = "1"  # of the folder; another number is another folder
 _WEIGHTS = "model.safetensors"
@@ -82,44 +82,6 @@ def _write(source: Path, folder: Path) -> None:
         tokenizer = transformers.AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
     except Exception as error:  # tokenizers raises bare ones
         raise InputError(
-            f"{source}: its tokenizer cannot be read ({_line(error)}); give a Hugging Face folder"
+            f"{source}: its tokenizer cannot be read ({one_line(error)}); give a Hugging Face folder"
         ) from error
     tokenizer.save_pretrained(folder)
-
-
-def load_tokenizer(folder: str | Path) -> Any:
-    """Return the tokenizer of a Hugging Face folder on this machine; no code of the folder is run.
-
-    Raises:
-        InputError: There is none that can be read.
-    """
-    transformers = require("transformers", "quant")
-    try:
-        return transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # tokenizers raises bare ones
-        raise InputError(f"{folder}: its tokenizer cannot be read ({_line(error)})") from error
-
-
-def load_causal_lm(folder: str | Path) -> Any:
-    """Return the causal language model of a Hugging Face folder in float32; weights from safetensors only.
-
-    Raises:
-        InputError: It cannot be read, or needs code of its own.
-    """
-    torch, transformers = require("torch", "quant"), require("transformers", "quant")
-    safetensors = require("safetensors", "quant")
-    try:
-        model = transformers.AutoModelForCausalLM.from_pretrained(
-            str(folder),
-            dtype=torch.float32,
-            local_files_only=True,
-            use_safetensors=True,
-            trust_remote_code=False,
-        )
-    except (OSError, KeyError, TypeError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
-        raise InputError(f"{folder}: the model cannot be read ({_line(error)})") from error
-    return model.requires_grad_(False).eval()
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]

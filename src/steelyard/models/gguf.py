@@ -105,14 +105,14 @@ class GGUFFile:
         """Return the fields of the Hugging Face ``config.json`` of the model."""
         config: dict[str, Any] = {"model_type": self.architecture, "architectures": [_CLASSES[self.architecture]]}
         for key, name in _NEEDED.items():
-            config[name] = self._number(key)
-        config["num_key_value_heads"] = self._number("attention.head_count_kv", config["num_attention_heads"])
+            config[name] = self._number(key) if key.endswith("epsilon") else self._count(key)
+        config["num_key_value_heads"] = self._count("attention.head_count_kv", config["num_attention_heads"])
         config["rope_theta"] = self._number("rope.freq_base", 10000.0)
         width = config["hidden_size"] // config["num_attention_heads"]
         if self.architecture == "llama":
-            config["head_dim"] = self._number("rope.dimension_count", width)
+            config["head_dim"] = self._count("rope.dimension_count", width)
         elif self.architecture == "qwen3":
-            config["head_dim"] = self._number("attention.key_length", 128)
+            config["head_dim"] = self._count("attention.key_length", 128)
         if self._rope:
             config["rope_scaling"] = self._rope_scaling(config)
         config["vocab_size"] = self.tensors["model.embed_tokens.weight"].shape[0]
@@ -161,12 +161,18 @@ class GGUFFile:
         is_q = ".attn_q." in tensor.stored
         if self.architecture != "llama" or not (is_q or ".attn_k." in tensor.stored):
             return None
-        every = int(self._number("attention.head_count"))
-        heads = every if is_q else int(self._number("attention.head_count_kv", every))
+        every = self._count("attention.head_count")
+        heads = every if is_q else self._count("attention.head_count_kv", every)
         rows = tensor.shape[0]
         if rows % (2 * heads):
             raise InputError(f"{self.path}: '{tensor.stored}' has {rows} rows, which {heads} heads do not divide")
         return np.arange(rows).reshape(heads, rows // heads // 2, 2).swapaxes(1, 2).ravel()
+
+    def _count(self, key: str, default: int | None = None) -> int:
+        value = self._number(key, default)
+        if not isinstance(value, int):
+            raise InputError(f"{self.path}: the key {self.architecture}.{key} must be a whole number, got {value!r}")
+        return value
 
     def _number(self, key: str, default: float | None = None) -> Any:
         value = self._field.get(key, default)
@@ -211,7 +217,7 @@ class GGUFFile:
         )
 
     def _hugging_face_names(self, tensors: int) -> dict[str, str]:
-        layers = self._number("block_count")
+        layers = self._count("block_count")
         if layers > tensors:
             raise InputError(f"{self.path} holds {tensors} tensors, too few for its {layers} layers (block_count)")
         architectures = {name: key for key, name in self._gguf.MODEL_ARCH_NAMES.items()}

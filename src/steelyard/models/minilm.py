@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from steelyard.errors import InputError
 from steelyard.extras import require
-from steelyard.models.float32_copy import load_tokenizer
+from steelyard.models.hugging_face import load_tokenizer
 from steelyard.models.packages import check_pin, package_file
 
 if TYPE_CHECKING:

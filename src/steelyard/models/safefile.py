@@ -117,7 +117,7 @@ class SafeFile:
         if not isinstance(entry, dict):
             raise InputError(f"{where} is no table")
         dtype, shape, ends = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
-        if dtype not in DTYPES:
+        if not isinstance(dtype, str) or dtype not in DTYPES:
             raise InputError(f"{where} has the dtype {dtype!r}; those that can be read are {', '.join(DTYPES)}")
         if not (_are_sizes(shape) and _are_sizes(ends) and len(ends) == 2):
             raise InputError(f"{where} needs a shape and two data_offsets of numbers from 0")

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from steelyard.extras import require
-from steelyard.models.float32_copy import float32_copy, load_tokenizer
+from steelyard.models.float32_copy import float32_copy
+from steelyard.models.hugging_face import load_tokenizer
 from steelyard.models.llama import build_llama
 from steelyard.models.packages import check_pin, package_file
 

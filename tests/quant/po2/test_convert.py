@@ -87,7 +87,7 @@ def test_figures_are_those_of_the_files(tmp_path):
         assert layer.relative_mse == pytest.approx(expected.relative_mse(tensors[layer.name]), rel=1e-8)
         assert layer.histogram == tuple(expected.selector_histogram().tolist())
         assert layer.stored_bits_per_weight == expected.stored_bits_per_weight
-        assert 0 <= layer.entropy <= 1
+        assert 0 <= layer.selector_entropy <= 1
         error += expected.mse(tensors[layer.name]) * layer.weights
         power += float(tensors[layer.name].double().square().sum())
     assert summary.relative_mse == pytest.approx(error / power, rel=1e-8)
@@ -124,6 +124,8 @@ def test_a_bare_file(tmp_path):
         {**CONFIG, "architectures": ["NoSuchModel"]},
         {**CONFIG, "architectures": ["AutoConfig"]},
         {**CONFIG, "num_hidden_layers": 10**9},
+        {**CONFIG, "text_config": {"num_hidden_layers": 10**9}},
+        {**CONFIG, "depths": [2, 10**9]},
         {**CONFIG, "hidden_size": "many"},
         {**CONFIG, "architectures": [3]},
         {},

@@ -171,6 +171,12 @@ def test_grids_learned_on_activations_beat_gaussian_ones_on_outliers():
         model(x)
 
 
+@pytest.mark.parametrize("size", [8, 32])
+def test_grids_are_learned_for_the_size_of_the_groups(size):
+    fit = fit_activation_grids(mlp(), [normal(80, 64)], group_size=size, n_grids=1, n_restarts=1)
+    assert fit.family.default_group == size
+
+
 def test_samples_of_several_batches_are_bounded():
     model = mlp()
     fit = fit_activation_grids(model, [normal(50, 64, seed=s) for s in range(3)], groups_per_layer=60, n_grids=1)

@@ -14,8 +14,8 @@ from steelyard.contracts import CellInput
 from steelyard.data import locate
 from steelyard.errors import InputError
 from steelyard.models import llama2c
-from steelyard.models.float32_copy import load_tokenizer
-from steelyard.quant.po2 import arms, user
+from steelyard.models.hugging_face import load_tokenizer
+from steelyard.quant.po2 import activations, arms, user
 from steelyard.quant.po2.bench import _RUN, BENCH
 from steelyard.quant.po2.card import CARD
 from steelyard.quant.po2.config import Config
@@ -137,6 +137,30 @@ def test_the_users_tensors(as_file, tmp_path):
     assert 0 < BENCH.run(cell("user_weights", "mpo2", arrays)).metrics["weight_error"] < 0.01
 
 
+def test_arrays_without_rows_for_every_seed_are_left_out():
+    """Grids would be learned on the rows that they are judged by."""
+    task = user_task({"w": np.ones((16, 8)), "bias": np.ones(40), "small": np.ones((3, 5, 8))})
+    assert set(task.load()) == {"w"}
+    assert task.label == "your tensors (1, 2 of fewer than 16 rows left out)"
+    with pytest.raises(InputError, match="no array of at least 16 rows"):
+        user_task({"bias": np.ones(40)})
+
+
+def test_grids_for_inputs_are_learned_as_those_for_weights(own_model, text, monkeypatch):
+    learned = []
+    fit = activations.fit_grids
+    monkeypatch.setattr(
+        activations, "fit_grids", lambda pool, **options: learned.append(options) or fit(pool, **options)
+    )
+    data = dict(user_task(str(text), model=str(own_model), window=32).load())
+    options = Options(model=str(own_model), window=32, group_size=32, explicit_zero=True).model_dump(mode="json")
+    BENCH.run(cell("user", "mpo2_learned", data, 0, options))
+    (found,) = learned
+    assert {key: found[key] for key in ("group_size", "n_grids", "explicit_zero", "rule")} == {
+        "group_size": 32, "n_grids": 2, "explicit_zero": True, "rule": "absmax",
+    }  # fmt: skip
+
+
 def test_what_users_bring_in_vain(own_model, text, tmp_path, monkeypatch):
     def refuse(says, data=text, **options):
         with pytest.raises(InputError, match=says):
@@ -158,7 +182,10 @@ def test_what_users_bring_in_vain(own_model, text, tmp_path, monkeypatch):
     refuse(r"config\.json cannot be read", model=str(empty), window=8)
     (empty / "config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": 50}))
     refuse("the tokenizer gives the token .* beyond the model's 50", model=str(empty), window=8)
+    monkeypatch.setattr(user, "token_ids", lambda folder, text: [1] * 1000)
     (empty / "config.json").write_text("[]")
+    refuse("holds no JSON table", model=str(empty), window=8)
+    monkeypatch.undo()
     refuse("its tokenizer cannot be read", model=str(empty), window=8)
     monkeypatch.setattr(user, "_MAX_TEXT", 10)
     refuse("has more than 10 bytes", model=model)

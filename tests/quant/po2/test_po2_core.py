@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from steelyard.errors import InputError
 from steelyard.quant.po2 import core, scales
 from steelyard.quant.po2.families import E2M1, E2M1_CODES, FAMILIES, IF4, LLOYD1, MPO2, NVFP4, SFP4, GridFamily
+from steelyard.quant.po2.tensor import fake_quantize, quantize
 from steelyard.rng import torch_generator
 
 SEARCHES = st.sampled_from(core.SEARCHES)
@@ -202,3 +203,30 @@ def test_four_or_six_is_a_family_and_a_search():
     assert t_family == t_search
     assert torch.equal(family.codes, search.codes)
     assert torch.equal(family.scale_codes, search.scale_codes)
+
+
+@pytest.mark.parametrize("criterion", ["mse", "mae", "max"])
+@pytest.mark.parametrize("search", ["none", "sweep"])
+def test_the_criterion_is_what_the_choice_minimises(criterion, search):
+    """Against all choices of grid and factor, each tried alone."""
+    x = torch.randn(60, 20, generator=torch_generator("test", "po2 criterion", 0))
+    weights = torch.rand(20, generator=torch_generator("test", "po2 criterion", 1)) + 0.1
+    costs = {
+        "mse": lambda miss: (miss.square() * weights).sum(1),
+        "mae": lambda miss: (miss.abs() * weights).sum(1),
+        "max": lambda miss: (miss.abs() * weights).amax(1),
+    }
+    family = dataclasses.replace(IF4, criterion=criterion, default_group=20)
+    t_scale = quantize(x, family, search=search).tensor_scale
+    factors = core.SWEEP if search == "sweep" else (1.0,)
+    alone = [
+        fake_quantize(x, dataclasses.replace(family, grids=(grid,), candidates=(factor,)), tensor_scale=t_scale)
+        for grid in family.grids
+        for factor in factors
+    ]
+    least = torch.stack([costs[criterion](x - one) for one in alone]).amin(0)
+    found = fake_quantize(x, family, search=search, importance=weights)
+    torch.testing.assert_close(costs[criterion](x - found), least, rtol=1e-5, atol=1e-6)
+    for other in set(costs) - {criterion}:
+        theirs = fake_quantize(x, dataclasses.replace(family, criterion=other), search=search, importance=weights)
+        assert costs[criterion](x - found).sum() < costs[criterion](x - theirs).sum()

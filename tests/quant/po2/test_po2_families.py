@@ -98,7 +98,8 @@ def test_json_that_is_no_family(text):
     [
         ("grids", [[float("nan"), 1.0]]), ("grids", [["a", "b"]]), ("grids", [[-1.0, 1.0]] * 5), ("rule", "max"),
         ("scale_format", []), ("candidates", [0.0]), ("candidates", [1.0] * 65), ("cap", 1e9), ("name", 3),
-        ("default_group", 2.5), ("unknown", 1),
+        ("default_group", 2.5), ("unknown", 1), ("cap", 10**400), ("grids", [[-(10**400), 1]]),
+        ("default_group", 10**9), ("criterion", "rms"),
     ],
 )  # fmt: skip
 def test_hostile_json(field, value):
@@ -116,6 +117,7 @@ def test_hostile_json(field, value):
         ({"grids": ((-1.0, 1.0, 0.5),)}, "ascending"),
         ({"grids": ((-1.0, float("inf")),)}, "finite"),
         ({"grids": ((0.0, 1.0),)}, "below and above 0"),
+        ({"grids": ((-1.0, 1e-43),)}, "below and above 0"),
         ({"grids": ((-1.0, 1.0),), "ties": "even"}, "15 or 16"),
         ({"grids": ((-1.0, 1.0),) * 5}, "1 to 4"),
         ({"grids": ((-1.0, 1.0),) * 2, "signed_scale": True}, "single grid"),

@@ -91,6 +91,19 @@ def test_without_correlation_it_is_rounding(seed, size):
     torch.testing.assert_close(found.dequantize(), plain.dequantize(), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("columns", [32, 40])
+def test_no_damping_needs_a_definite_hessian_and_no_sound_padding(columns):
+    weight, x = normal(6, columns), inputs(200, columns)
+    hessian = (x.T @ x).double()
+    found = gptq(weight, hessian, "nvfp4", damping=0.0)
+    least = gptq(weight, hessian, "nvfp4", damping=1e-12)
+    assert torch.equal(found.codes, least.codes)
+    assert torch.equal(found.scales, least.scales)
+    with pytest.raises(InputError, match="not positive definite"):
+        gptq(weight, x[:3].T @ x[:3], "nvfp4", damping=0.0)
+    assert gptq(weight, torch.zeros(columns, columns), "nvfp4").codes.shape == quantize(weight, "nvfp4").codes.shape
+
+
 def test_heavy_damping_ends_in_rounding():
     weight, x = normal(6, 48), inputs(100, 48)
     plain = quantize(weight, "mpo2", scale="fp32").dequantize()
@@ -128,7 +141,7 @@ def test_the_input_is_left_alone():
         (torch.ones(2, 4), torch.eye(3), 0.01, "hessian must have shape"),
         (torch.full((2, 4), float("inf")), torch.eye(4), 0.01, "finite"),
         (torch.ones(2, 4), torch.eye(4) * float("nan"), 0.01, "finite"),
-        (torch.ones(2, 4), torch.eye(4), 0.0, "damping must be positive"),
+        (torch.ones(2, 4), torch.eye(4), -0.1, "damping must be finite and at least 0"),
         (torch.ones(2, 4), torch.tensor([[1.0, 9, 0, 0], [9, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]), 0.01, "definite"),
     ],
 )

@@ -110,6 +110,9 @@ def test_config_is_json_and_comes_back():
         ({"format": "2"}, "format '2'"),
         ({"modules": "all"}, "modules of quantization_config"),
         ({"modules": [1]}, "modules of quantization_config"),
+        ({"modules": 5}, "modules of quantization_config"),
+        ({"scale": ["e4m3"]}, "scale must be one of"),
+        ({"group_size": 1 << 40}, "group_size must be an integer >= 1 and at most"),
         ({"group_size": -1}, "group_size must be"),
     ],
 )

@@ -6,12 +6,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from steelyard.quant.po2 import core, kernels, scales, tensor
-from steelyard.quant.po2.families import FAMILIES, MPO2, NVFP4, GridFamily
+from steelyard.quant.po2 import core, kernels, matmul, scales, tensor
+from steelyard.quant.po2.families import FAMILIES, LEAST_END, MPO2, NVFP4, GridFamily
 from steelyard.quant.po2.tensor import QuantizedTensor, dequantize, quantize
 from steelyard.rng import torch_generator
 
-GRID = st.lists(st.floats(-2, 2, width=32), min_size=2, max_size=16).map(sorted).filter(lambda g: g[0] < 0 < g[-1])
+GRID = (
+    st.lists(st.floats(-2, 2, width=32), min_size=2, max_size=16)
+    .map(sorted)
+    .filter(lambda g: g[0] <= -LEAST_END and g[-1] >= LEAST_END)
+)
 
 
 @pytest.fixture
@@ -225,11 +229,12 @@ def test_without_a_folder_to_cache_in(monkeypatch):
 
 
 def test_numba_told_not_to_compile(monkeypatch):
-    tensor._kernels.cache_clear()
+    tensor.compiled_path.cache_clear()
     monkeypatch.setattr(kernels.numba.config, "DISABLE_JIT", 1)
     assert tensor._kernels() is None
+    assert matmul._kernels() is None
     monkeypatch.undo()
-    tensor._kernels.cache_clear()
+    tensor.compiled_path.cache_clear()
     assert tensor._kernels() is kernels
 
 
@@ -237,13 +242,14 @@ def test_without_numba(monkeypatch):
     def missing(name, error="numba"):
         raise ModuleNotFoundError(name=error)
 
-    tensor._kernels.cache_clear()
+    tensor.compiled_path.cache_clear()
     monkeypatch.setattr(tensor.importlib, "import_module", missing)
     assert tensor._kernels() is None
+    assert matmul._kernels() is None
     assert quantize(data(1, (4, 32)), NVFP4).codes.shape == (4, 16)
-    tensor._kernels.cache_clear()
+    tensor.compiled_path.cache_clear()
     monkeypatch.setattr(tensor.importlib, "import_module", lambda name: missing(name, "llvmlite"))
     with pytest.raises(ModuleNotFoundError):
         tensor._kernels()
     monkeypatch.undo()
-    tensor._kernels.cache_clear()
+    tensor.compiled_path.cache_clear()

@@ -83,6 +83,7 @@ def test_a_fresh_layer_is_zero():
         (lambda state: state.update({"weight.header": torch.tensor([1, 2], dtype=torch.uint8)}), "cannot be read"),
         (lambda state: state.update({"weight.header": torch.tensor([0.5])}), "cannot be read"),
         (lambda state: state.update({"weight.header": torch.tensor(list(b"[]"))}), "JSON table"),
+        (lambda state: state.update({"weight.header": torch.tensor(list(b'{"scale_format": []}'))}), "text throughout"),
         (lambda state: state.update({"weight.scales": state["weight.scales"][:, :1]}), "'scales'"),
         (lambda state: state.update({"weight.tensor_scale": torch.tensor([float("nan")])}), "tensor_scale"),
     ],

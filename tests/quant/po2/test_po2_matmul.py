@@ -217,13 +217,9 @@ def test_bad_inputs():
         matmul(torch.ones(2, 32, dtype=torch.int64), packed)
 
 
-def test_without_numba_there_are_no_kernels(monkeypatch):
-    monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
-    module._kernels.cache_clear()
-    try:
-        assert module._kernels() is None
-    finally:
-        module._kernels.cache_clear()
+def test_words_that_are_read_high_byte_first_are_left_to_torch(monkeypatch):
+    monkeypatch.setattr(module.sys, "byteorder", "big")
+    assert module._kernels() is None
 
 
 def test_defaults_of_the_process_do_not_matter(path):

@@ -15,7 +15,7 @@ from steelyard.models import llama2c, minilm
 from steelyard.quant.po2 import digits, model_tasks, pretraining
 from steelyard.quant.po2.arms import ARMS
 from steelyard.quant.po2.evaluate import compare
-from steelyard.quant.po2.tensor import fake_quantize
+from steelyard.quant.po2.tensor import fake_quantize, quantize
 from steelyard.quant.po2.torch_nn import quantize_activations, quantize_model
 
 PARAMS = {"sequences": 3, "sentences": 3, "window": 48}
@@ -199,6 +199,7 @@ def test_training_in_four_bits(monkeypatch):
     assert all(4 < one["loss"] < 5.7 for one in found.values())  # ln 256 = 5.5 at the start
     assert trained("mpo2").metrics == found["mpo2"]
     assert trained("mpo2", options={"hadamard": True}).metrics != found["mpo2"]
+    assert trained("mpo2", options={"stochastic_gradients": True}).metrics != found["mpo2"]
     assert trained("mpo2", seed=1).metrics != found["mpo2"]
     long = trained("nvfp4", steps=12)
     assert long.metrics["loss"] < found["mxfp4"]["loss"] - 0.3
@@ -212,6 +213,28 @@ def test_the_gradient_passes_straight_through():
     torch.testing.assert_close(out.detach(), fake_quantize(x.detach(), "mpo2"), rtol=0, atol=1e-6)
     out.backward(torch.ones(3, 32))
     assert torch.equal(x.grad, torch.ones(3, 32))
+
+
+def test_stochastic_rounding_keeps_the_expectation_and_the_grid():
+    generator = torch.Generator().manual_seed(2)
+    t = torch.randn(4, 32, generator=generator)
+    drawn = torch.stack([pretraining.stochastically_rounded(t, generator) for _ in range(4000)])
+    scale = quantize(t, "nvfp4").group_scales().repeat_interleave(16, 1)
+    assert set((drawn / scale).abs().mul(2).round(decimals=3).unique().tolist()) <= {0, 1, 2, 3, 4, 6, 8, 12}
+    inside = t.abs() <= 6 * scale
+    error = (drawn.mean(0) - t)[inside] / drawn.std(0)[inside].clamp(min=1e-6) * 4000**0.5
+    assert float(error.abs().max()) < 5  # standard errors
+    assert float((drawn - t).abs().max()) <= float(2 * scale.max())
+    assert torch.equal(pretraining.stochastically_rounded(torch.zeros(2, 16), generator), torch.zeros(2, 16))
+
+
+def test_only_the_gradient_is_rounded_at_random():
+    x = torch.randn(3, 32, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    out = pretraining._StochasticGradient.apply(x, torch.Generator().manual_seed(1))
+    assert torch.equal(out, x)
+    gradient = torch.randn(3, 32, generator=torch.Generator().manual_seed(3))
+    out.backward(gradient)
+    assert torch.equal(x.grad, pretraining.stochastically_rounded(gradient, torch.Generator().manual_seed(1)))
 
 
 def test_the_rotation_keeps_products():

@@ -13,6 +13,7 @@ from steelyard.errors import InputError
 from steelyard.quant.po2 import scales
 from steelyard.quant.po2.families import FAMILIES, MPO2, MXFP4, NVFP4, SFP4, GridFamily
 from steelyard.quant.po2.scales import layout, pack_scales, round_scales, unpack_scales
+from steelyard.quant.po2.tensor import QuantizedTensor, quantize
 
 MINI = ("e4m3", "e3m3", "e4m2", "e3m4")
 
@@ -143,3 +144,21 @@ def test_neighbours_stop_at_the_ends():
     codes, values = scales.neighbours(form, torch.tensor([[0], [2], [126]], dtype=torch.uint8), 3)
     assert codes.tolist() == [[0] * 7, [1, 1, 1, 2, 3, 4, 5], [123, 124, 125, 126, 126, 126, 126]]
     assert values[2, -1] == 448
+
+
+@pytest.mark.parametrize(("family", "bits"), [("nvfp4", 4.5), ("mpo2", 4.5625), ("sfp4", 4.625)])
+def test_a_selector_beside_the_scale_changes_storage_only(family, bits):
+    """The bytes are plain E4M3, as hardware reads them; values and choices are those of the sign bit."""
+    x = torch.randn(30, 48, generator=torch.Generator().manual_seed(0))
+    inside, beside = quantize(x, family, scale="e4m3"), quantize(x, family, scale="e4m3_side")
+    assert beside.bits_per_weight == bits
+    assert torch.equal(beside.dequantize(), inside.dequantize())
+    assert torch.equal(beside.selectors(), inside.selectors())
+    plain = beside.scales.view(torch.float8_e4m3fn).float() * beside.tensor_scale
+    assert torch.equal(plain, beside.group_scales())
+    tensors, text = beside.to_tensors()
+    again = QuantizedTensor.from_tensors(tensors, text)
+    assert torch.equal(again.dequantize(), beside.dequantize())
+    tensors["scales"] = tensors["scales"] | 128
+    with pytest.raises(InputError, match="a byte that is no scale"):
+        QuantizedTensor.from_tensors(tensors, text)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import zipfile
+
 import numpy as np
 import pytest
 import torch
@@ -54,7 +57,6 @@ def test_shares_of_rows_are_disjoint_and_complete():
     matrix = torch.arange(50.0)[:, None].repeat(1, 4)
     rows = [weight_tasks._share(matrix, seed)[:, 0].tolist() for seed in range(weight_tasks.SHARES)]
     assert sorted(row for share in rows for row in share) == list(range(50))
-    assert weight_tasks._share(matrix[:5], 3).shape == (5, 4)
     assert weight_tasks._share(matrix.reshape(25, 2, 4), 0).shape[1] == 4
 
 
@@ -78,9 +80,11 @@ def test_the_users_tensors(tmp_path):
         "a": (np.float32, (40, 32)),
         "b": (np.float32, (17,)),
     }
+    assert [weight_tasks.rows_of(array) for array in data.values()] == [40, 1]
+    data = {"a": data["a"]}
     found = [weight_tasks.run_weights(cell("user_weights", seed=seed, data=data)).metrics for seed in (0, 1)]
     assert found[0] != found[1]
-    zeros = {"z": np.zeros((2, 16), np.float32)}
+    zeros = {"z": np.zeros((16, 16), np.float32)}
     assert weight_tasks.run_weights(cell("user_weights", "nvfp4", data=zeros)).metrics["weight_error"] == 0
 
 
@@ -94,15 +98,25 @@ def test_files_that_are_no_tensors(tmp_path, monkeypatch):
     (tmp_path / "text.npz").write_text("a,b")
     with pytest.raises(InputError, match="not a sound npz file"):
         weight_tasks.read_tensors(tmp_path / "text.npz")
-    with pytest.raises(InputError, match="not a sound npz file"):
+    with pytest.raises(InputError, match="holds Python objects"):
         weight_tasks.read_tensors(saved(o=np.array([{}], dtype=object)))
+    with zipfile.ZipFile(tmp_path / "bytes.npz", "w") as archive:
+        archive.writestr("w", "no array at all")
+    with pytest.raises(InputError, match="'w', which is not an array"):
+        weight_tasks.read_tensors(tmp_path / "bytes.npz")
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": (1 << 50,)})
+    with zipfile.ZipFile(tmp_path / "huge.npz", "w") as archive:
+        archive.writestr("w.npy", header.getvalue())
+    with pytest.raises(InputError, match="promises more data than the file holds"):
+        weight_tasks.read_tensors(tmp_path / "huge.npz")
     with pytest.raises(InputError, match="no floating array"):
         weight_tasks.read_tensors(saved(ids=np.arange(3)))
     for bad in (np.array([[np.nan]]), np.zeros((0, 4))):
         with pytest.raises(InputError, match="array 'w': it is empty or holds"):
             weight_tasks.read_tensors(saved(w=bad))
     monkeypatch.setattr(weight_tasks, "_MAX_BYTES", 100)
-    with pytest.raises(InputError, match="more than 100; split it"):
+    with pytest.raises(InputError, match="more than 100 bytes; split it"):
         weight_tasks.read_tensors(saved(w=np.ones(100)))
 
 

@@ -25,7 +25,7 @@ class ActivationQuantizer(nn.Module):
         family: Name or family of grids; grids for activations should be learned on activations.
         group_size: Elements that share a scale; None takes the family's.
         scale: Format of the group scales; None takes the family's.
-        search: "none", "4o6" or "sweep".
+        search: "none", "4o6", "sweep" or "window".
         axis: Axis along which groups lie, -1 for features last.
 
     Attributes:

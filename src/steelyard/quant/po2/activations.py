@@ -68,7 +68,7 @@ def quantize_activations(
         calibrate: Batches that the unquantised model is run on first, to fix each layer's FP32 scale.
         group_size: Elements that share a scale; None takes the family's.
         scale: Format of the group scales; None takes the family's.
-        search: "none", "4o6" or "sweep".
+        search: "none", "4o6", "sweep" or "window".
 
     Returns:
         A handle, also a context manager.
@@ -136,7 +136,7 @@ def fit_activation_grids(
     pool = [kept[name].cpu() for name in layers if name in kept and kept[name].numel()]
     if not pool:
         raise InputError(f"no layer of the model has {group_size} or more inputs; choose a smaller group_size")
-    return fit_grids(pool, seed=seed, **options)
+    return fit_grids(pool, group_size=group_size, seed=seed, **options)
 
 
 def _layers(model: nn.Module, filter_fn: Filter | None) -> dict[str, nn.Module]:

@@ -98,14 +98,27 @@ def quantiser(config: Config, pool: Sequence[Tensor], seed: int, generator: torc
     """
     if config.family == UNQUANTISED or config.family in GGUF_BITS:
         return Quantiser(config, None, generator)
-    family = _learned(config, pool, seed) if _learns(config) else _named(config)
-    changes: dict[str, Any] = {}
+    family = adjusted(_learned(config, pool, seed) if _learns(config) else _named(config), config)
+    return Quantiser(config, _only(family, 0) if config.selector == "first" else family, generator)
+
+
+def adjusted(family: GridFamily, config: Config) -> GridFamily:
+    """Return ``family`` with the criterion, the cap and the rule that ``config`` asks for."""
+    changes: dict[str, Any] = {} if config.criterion == "mse" else {"criterion": config.criterion}
     if config.cap is not None:
         changes["cap"] = config.cap
     if config.rule is not None and family.rule != "ocp":
         changes["rule"] = config.rule
-    family = dataclasses.replace(family, **changes)
-    return Quantiser(config, _only(family, 0) if config.selector == "first" else family, generator)
+    return dataclasses.replace(family, **changes)
+
+
+def learning(config: Config) -> dict[str, Any]:
+    """Return how ``config`` has grids learned: the options of ``fit_grids`` beside group size and seed."""
+    return {
+        "n_grids": config.n_grids, "init": config.init, "n_restarts": config.n_restarts, "pin_ends": config.pin_ends,
+        "explicit_zero": config.explicit_zero, "mirror": config.mirror, "tol": config.tol, "scale": config.scale,
+        "rule": config.rule or "absmax",
+    }  # fmt: skip
 
 
 def _learns(config: Config) -> bool:
@@ -119,19 +132,15 @@ def _named(config: Config) -> GridFamily:
 
 
 def _learned(config: Config, pool: Sequence[Tensor], seed: int) -> GridFamily:
-    options: dict[str, Any] = {
-        "init": config.init, "n_restarts": config.n_restarts, "pin_ends": config.pin_ends, "tol": config.tol,
-        "explicit_zero": config.explicit_zero, "group_size": config.group_size or 16, "seed": seed,
-        "scale": config.scale,
-    }  # fmt: skip
+    options = {**learning(config), "group_size": config.group_size or 16, "seed": seed}
     if config.family == LEARNED:
-        rule = config.rule or "absmax"
-        return fit_grids(list(pool), config.n_grids, rule=rule, mirror=config.mirror, **options).family
+        return fit_grids(list(pool), **options).family
     member = find_family(config.family)
     if len(member.grids) != 2 or member.signed_scale or member.rule == "ocp":
         raise InputError(f"companion='learned' needs a family of two grids, not '{config.family}'")
     fixed = tuple(value / member.unit for value in member.grids[0])
-    return fit_grids(list(pool), 2, fixed=(fixed,), rule=member.rule, **options).family
+    options |= {"n_grids": 2, "mirror": False, "rule": member.rule}
+    return fit_grids(list(pool), fixed=(fixed,), **options).family
 
 
 def _only(family: GridFamily, grid: int) -> GridFamily:

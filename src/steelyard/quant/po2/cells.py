@@ -9,9 +9,10 @@ from torch import Tensor, nn
 
 from steelyard.contracts import CellInput
 from steelyard.errors import InputError
-from steelyard.quant.po2.baselines import LEARNED, Quantiser, quantiser
+from steelyard.quant.po2.baselines import LEARNED, Quantiser, adjusted, learning, quantiser
 from steelyard.quant.po2.calibration import second_moments
 from steelyard.quant.po2.config import Config
+from steelyard.quant.po2.selection import output_heads
 from steelyard.quant.po2.torch_nn import fit_activation_grids, quantize_activations
 
 _POOL_GROUPS = 8000  # groups of 16 that grids are learned on, over all layers
@@ -36,6 +37,16 @@ def check_seed(cell: CellInput, there: int) -> None:
     """
     if cell.seed >= there:
         raise InputError(f"seed {cell.seed}: the data of task '{cell.task}' are enough for the seeds 0 to {there - 1}")
+
+
+def linear_layers(model: nn.Module, head: bool = False) -> dict[str, nn.Linear]:
+    """Return name -> linear layer of all that are quantised: no unused pooler, an output layer only with ``head``."""
+    is_head = output_heads(model)
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and "pooler" not in name and (head or not is_head(module, name))
+    }
 
 
 def quantise_weights(
@@ -92,10 +103,10 @@ def quantise_inputs(
         return name in layers
 
     if config.family == LEARNED:
-        family = fit_activation_grids(
-            model, batches, chosen, config.group_size or 16, max(1, _POOL_GROUPS // len(layers)), seed,
-            n_grids=config.n_grids, init=config.init, n_restarts=config.n_restarts, pin_ends=config.pin_ends,
-            explicit_zero=config.explicit_zero, mirror=config.mirror, tol=config.tol, scale=config.scale,
-        ).family  # fmt: skip
+        groups = max(1, _POOL_GROUPS // len(layers))
+        learned = fit_activation_grids(
+            model, batches, chosen, config.group_size or 16, groups, seed, **learning(config)
+        )
+        family = adjusted(learned.family, config)
     calibrate = batches if config.activation_scale == "calibrated" else None
     quantize_activations(model, family, chosen, calibrate, config.group_size, config.scale, config.search)

@@ -15,13 +15,14 @@ from steelyard.contracts import Arrays, BadInput, Conformance
 from steelyard.quant.po2 import digits
 from steelyard.quant.po2.baselines import Quantiser, quantiser
 from steelyard.quant.po2.config import Config
-from steelyard.quant.po2.evaluate import compare, token_windows
+from steelyard.quant.po2.evaluate import compare, kl_of_rows, token_windows
 from steelyard.quant.po2.families import MPO2, NF4, GridFamily
 from steelyard.quant.po2.fitting import fit_grids
 from steelyard.quant.po2.tensor import QuantizedTensor, fake_quantize, quantize
 from steelyard.quant.po2.theory import breakeven_gain, clark_min, expected_gain
 from steelyard.quant.po2.torch_nn import quantize_model
 from steelyard.quant.po2.user import user_task
+from steelyard.quant.po2.weight_tasks import relative_error
 
 _SPARE = 0.9  # of the best single grid's error: what a choice of grids must come below
 
@@ -102,18 +103,13 @@ def acceptance(implementation: Any) -> None:
     size = sum(8 * q.stored_bytes for q in (quantize(weight, "nvfp4") for weight in weights))
     bits = sum(q.stored_bits_per_weight * weight.numel() for q, weight in zip(ours, weights, strict=True))
     assert bits <= size, f"{bits:.0f} bits are stored, NVFP4 needs {size}"
-    error = _error(weights, [q.dequantize() for q in ours])
+    error = relative_error(weights, [q.dequantize() for q in ours])
     for rival in ("nvfp4", "four_over_six", "lloyd1"):
-        theirs = _error(weights, [fake_quantize(weight, rival) for weight in weights])
+        theirs = relative_error(weights, [fake_quantize(weight, rival) for weight in weights])
         assert error <= _SPARE * theirs, f"relative error {error:.5f}, {rival} has {theirs:.5f}"
     drift = _drift(data, [q.dequantize() for q in ours])
     theirs = _drift(data, [fake_quantize(weight, "nvfp4") for weight in weights])
     assert drift < theirs, f"the outputs diverge by {drift:.5f} (geometric mean), with NVFP4 by {theirs:.5f}"
-
-
-def _error(weights: list[Tensor], ours: list[Tensor]) -> float:
-    total = sum(float((a - b).double().square().sum()) for a, b in zip(weights, ours, strict=True))
-    return total / sum(float(weight.double().square().sum()) for weight in weights)
 
 
 def _drift(data: Arrays, weights: list[Tensor]) -> float:
@@ -122,7 +118,7 @@ def _drift(data: Arrays, weights: list[Tensor]) -> float:
     biases = [torch.from_numpy(data[f"bias{layer}"]) for layer in range(3)]
     truth = digits.forward(x, [torch.from_numpy(data[f"weight{layer}"]) for layer in range(3)], biases).log_softmax(-1)
     ours = digits.forward(x, weights, biases).log_softmax(-1)
-    kl = (truth.exp() * (truth - ours)).sum(-1).double().mean(1)
+    kl = kl_of_rows(truth, ours).double().mean(1)
     return float(kl.clamp(min=1e-12).log().mean().exp())
 
 

@@ -129,7 +129,7 @@ def convert(
         family: Name or family of grids.
         group_size: Weights that share a scale; None takes the family's.
         scale: Format of the group scales; None takes the family's.
-        search: "none", "4o6" or "sweep".
+        search: "none", "4o6", "sweep" or "window".
         filter: Regular expression; of the linear weights only those in whose name it is found are quantised.
         keep: Dtype of the floating tensors that are not quantised; "same" leaves them as they are.
         shard_bytes: Bytes after which a shard is closed.

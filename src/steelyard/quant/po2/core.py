@@ -2,7 +2,8 @@
 
 Problem and selector are the paper's (abstract); rounding, order of sums and ties are a reconstruction, fixed here:
 float32 throughout, u = x * ((1 / t) / s), code = number of midpoints below u, error = s^2 * sum w (u - v)^2 where every
-sixteen elements are folded in halves and then added up, least error first, ties to the lowest grid, then factor.
+sixteen elements are folded in halves and then added up, least error first, ties to the lowest grid, then factor. Other
+criteria of a family have s |u - v| in the place of the squares, and the largest in the place of the sum.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from steelyard.errors import InputError
 from steelyard.quant.po2 import scales
-from steelyard.quant.po2.families import LEVELS, Grid, GridFamily
+from steelyard.quant.po2.families import LEVELS, Grid, GridFamily, check_group_size
 from steelyard.quant.po2.scales import ScaleLayout
 
 LANES = 16
@@ -127,8 +128,7 @@ def plan(family: GridFamily, group_size: int | None, scale: str | None, search: 
     if search not in SEARCHES:
         raise InputError(f"search must be one of {list(SEARCHES)}; got {search!r}")
     size = family.default_group if group_size is None else group_size
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        raise InputError(f"group_size must be an integer >= 1; got {group_size!r}")
+    check_group_size("group_size", size)
     form = scales.resolve(family, scale)
     if search == "sweep":
         return Plan(family, form, size, SWEEP, family.cap)
@@ -236,7 +236,9 @@ def search(options: Plan, groups: Tensor, tried: Trials, importance: Tensor | No
         )
         if len(pairs) == 1:
             return found
-        error = _folded_error(u - values[grid][codes], importance) * tried.weights[:, column].square()
+        scale = tried.weights[:, column]
+        costs = _folded_costs(u - values[grid][codes], importance, options.family.criterion)
+        error = costs * (scale.square() if options.family.criterion == "mse" else scale)
         if not best:
             best = [*found, error]
             continue
@@ -258,21 +260,22 @@ def pair_columns(options: Plan, tried: Trials) -> list[tuple[int, int]]:
     ]
 
 
-def _folded_error(difference: Tensor, importance: Tensor | None) -> Tensor:
-    """Return the (weighted) sum of squares of each row in the one order that both paths share."""
-    squares = difference * difference
+def _folded_costs(difference: Tensor, importance: Tensor | None, criterion: str) -> Tensor:
+    """Return the (weighted) sum of squares, or what else the criterion says, in the one order that both paths share."""
+    costs = difference * difference if criterion == "mse" else difference.abs()
     if importance is not None:
-        squares = squares * importance.repeat(len(squares) // len(importance), 1)
-    n, size = squares.shape
+        costs = costs * importance.repeat(len(costs) // len(importance), 1)
+    n, size = costs.shape
     if size % LANES:
-        squares = torch.nn.functional.pad(squares, (0, -size % LANES))
-    lanes = squares.reshape(n, -1, LANES)
+        costs = torch.nn.functional.pad(costs, (0, -size % LANES))
+    join = torch.maximum if criterion == "max" else torch.add
+    lanes = costs.reshape(n, -1, LANES)
     while lanes.shape[2] > 1:
         half = lanes.shape[2] // 2
-        lanes = lanes[:, :, :half] + lanes[:, :, half:]
+        lanes = join(lanes[:, :, :half], lanes[:, :, half:])
     total = lanes[:, 0, 0]
     for chunk in range(1, lanes.shape[1]):
-        total = total + lanes[:, chunk, 0]
+        total = join(total, lanes[:, chunk, 0])
     return total
 
 

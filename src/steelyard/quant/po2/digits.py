@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from steelyard import data, rng
 from steelyard.contracts import Arrays, CellInput, Measured
 from steelyard.quant.po2.baselines import UNQUANTISED
-from steelyard.quant.po2.cells import check_seed, quantise_inputs, quantise_weights, with_inputs
+from steelyard.quant.po2.cells import check_seed, linear_layers, quantise_inputs, quantise_weights, with_inputs
+from steelyard.quant.po2.evaluate import kl_of_rows
 
 SEEDS = 16
 _WIDTHS = (64, 128, 128, 10)
@@ -81,7 +82,7 @@ def run(cell: CellInput) -> Measured:
     unseen = np.setdiff1d(np.arange(len(x)), test)[:_TUNING]
     model = _network(cell)
     truth = model(x[test]).log_softmax(-1)
-    layers = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    layers = linear_layers(model)
     quantise = quantise_weights(cell, model, layers, [x[unseen]])
     found = _against(truth, model(x[test]), y[test])
     metrics = {"bits": quantise.bits_per_weight, **{f"{name}_w4a16": value for name, value in found.items()}}
@@ -104,7 +105,7 @@ def _network(cell: CellInput) -> nn.Sequential:
 
 
 def _against(truth: Tensor, logits: Tensor, y: Tensor) -> dict[str, float]:
-    kl = (truth.exp() * (truth - logits.log_softmax(-1))).sum(-1).double().mean()
+    kl = kl_of_rows(truth, logits.log_softmax(-1)).double().mean()
     return {
         "kl": max(float(kl), 0.0),
         "top1": float((truth.argmax(-1) == logits.argmax(-1)).double().mean()),

@@ -11,7 +11,10 @@ from torch import Tensor, nn
 
 from steelyard.errors import InputError
 from steelyard.quant.po2.calibration import Batches, call, evaluating
+from steelyard.quant.po2.evaluate import kl_of_rows
 from steelyard.quant.po2.layers import PackedLayer
+from steelyard.quant.po2.selection import matrix_of
+from steelyard.quant.po2.tensor import entropy
 
 
 @dataclass(frozen=True)
@@ -155,19 +158,12 @@ def _layer(name: str, module: PackedLayer, floats: Mapping[str, nn.Module] | Non
 def _float_matrix(name: str, module: nn.Module | None, shape: tuple[int, ...]) -> Tensor:
     """Return the reference's weight as a float64 matrix; a transposed one (transformers' Conv1D) is turned."""
     weight = getattr(module, "weight", None)
-    if not isinstance(weight, Tensor):
+    if module is None or not isinstance(weight, Tensor) or weight.ndim < 2:
         raise InputError(f"reference has no layer '{name}' with a float weight; give the model before quantisation")
-    matrix = weight.detach().double()
-    matrix = matrix.t() if type(module).__name__ == "Conv1D" else matrix.flatten(1)
+    matrix = matrix_of(module).detach().double()
     if tuple(matrix.shape) != shape:
         raise InputError(f"layer '{name}' of the reference has shape {tuple(matrix.shape)}, the model's {shape}")
     return matrix
-
-
-def entropy(histogram: Tensor) -> float:
-    """Return the entropy of counts in bits."""
-    share = histogram.double() / histogram.sum()
-    return float(-(share * share.clamp(min=1e-300).log2()).sum()) + 0.0
 
 
 def kl_divergence(reference: Tensor, logits: Tensor) -> Tensor:
@@ -186,8 +182,7 @@ def kl_divergence(reference: Tensor, logits: Tensor) -> Tensor:
         )
     if not bool(reference.isfinite().all()) or not bool(logits.isfinite().all()):
         raise InputError("logits must be finite; the model or its reference gives NaN or infinity")
-    p, q = reference.double().log_softmax(-1), logits.double().log_softmax(-1)
-    return (p.exp() * (p - q)).sum(-1)
+    return kl_of_rows(reference.double().log_softmax(-1), logits.double().log_softmax(-1))
 
 
 def output_divergence(reference: nn.Module, model: nn.Module, data: Batches) -> tuple[float, float]:

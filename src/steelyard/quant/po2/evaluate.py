@@ -122,6 +122,11 @@ def perplexity(model: LanguageModel, windows: Tensor) -> float:
     return _exp(total / (windows.shape[0] * (windows.shape[1] - 1)))
 
 
+def kl_of_rows(truth: Tensor, ours: Tensor) -> Tensor:
+    """Return KL(truth || ours) in nats over the last dimension of two tensors of log-probabilities, in their dtype."""
+    return (truth.exp() * (truth - ours)).sum(-1)
+
+
 def _check(windows: Tensor) -> None:
     if windows.ndim != 2 or windows.shape[0] < 1 or windows.shape[1] < 2:
         raise InputError(f"windows must be (windows, length) with length >= 2, got {tuple(windows.shape)}")
@@ -149,7 +154,7 @@ def _sums(truth: Tensor, ours: Tensor, following: Tensor) -> Tensor:
         p, q = truth[part], ours[part].float().log_softmax(-1)
         targets = following[part, None]
         total += torch.stack([
-            (p.exp() * (p - q)).sum(-1).double().sum(),
+            kl_of_rows(p, q).double().sum(),
             (p.argmax(-1) == q.argmax(-1)).sum().double(),
             -q.gather(1, targets).sum().double(),
             -p.gather(1, targets).sum().double(),

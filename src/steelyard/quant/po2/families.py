@@ -17,13 +17,16 @@ from steelyard.errors import InputError, did_you_mean
 
 Rule = Literal["absmax", "fit", "ocp"]
 Ties = Literal["even", "down"]
+Criterion = Literal["mse", "mae", "max"]
 Grid = tuple[float, ...]
 
-BYTE_SCALES = ("e4m3", "e3m3", "e4m2", "e3m4", "e8m0")
+BYTE_SCALES = ("e4m3", "e4m3_side", "e3m3", "e4m2", "e3m4", "e8m0")
 SCALE_FORMATS = (*BYTE_SCALES, "fp16", "fp32")
 MAX_GRIDS = 8
 MAX_GRIDS_BYTE = 4
 MAX_CANDIDATES = 64
+MAX_GROUP = 1 << 20
+LEAST_END = 1e-6
 LEVELS = 16
 
 # Index of an E2M1 grid (ascending, -0 before +0) -> the sign-magnitude code that hardware and torchao store.
@@ -49,6 +52,8 @@ class GridFamily:
             as E2M1 hardware rounds (grids of 15 or 16 values).
         signed_scale: One grid only; a group may also take its mirror image, stored as a negative scale.
         unit: The value in grid units that max|x| is mapped to (6 for E2M1, whose top value is 6).
+        criterion: What the choice of grid and factor minimises over a group: the squared error ("mse"), the absolute
+            error ("mae") or the largest one ("max"). All but "mse" are searched without numba, several times slower.
 
     Raises:
         InputError: A field that cannot be used.
@@ -64,6 +69,7 @@ class GridFamily:
     ties: Ties = "down"
     signed_scale: bool = False
     unit: float = 1.0
+    criterion: Criterion = "mse"
 
     def __post_init__(self) -> None:
         try:
@@ -71,7 +77,7 @@ class GridFamily:
             object.__setattr__(self, "candidates", tuple(float(factor) for factor in self.candidates))
             object.__setattr__(self, "cap", float(self.cap))
             object.__setattr__(self, "unit", float(self.unit))
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise InputError(f"grids, candidates, cap and unit of family {self.name!r} must be numbers") from None
         _check_name_and_options(self)
         _check_grids(self)
@@ -133,15 +139,24 @@ def _check_name_and_options(family: GridFamily) -> None:
     for field, allowed in (
         ("rule", get_args(Rule)),
         ("ties", get_args(Ties)),
+        ("criterion", get_args(Criterion)),
         ("scale_format", SCALE_FORMATS),
         ("signed_scale", (False, True)),
     ):
         value = getattr(family, field)
         if value not in allowed:
             raise InputError(f"{field} of family {family.name!r} must be one of {list(allowed)}; got {value!r}")
-    group = family.default_group
-    if isinstance(group, bool) or not isinstance(group, int) or group < 1:
-        raise InputError(f"default_group of family {family.name!r} must be an integer >= 1; got {group!r}")
+    check_group_size(f"default_group of family {family.name!r}", family.default_group)
+
+
+def check_group_size(name: str, size: int) -> None:
+    """Refuse what is no size of a group; rows are padded to whole groups, so a huge one would fill the memory.
+
+    Raises:
+        InputError: Not an integer from 1 to ``MAX_GROUP``.
+    """
+    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= MAX_GROUP:
+        raise InputError(f"{name} must be an integer >= 1 and at most {MAX_GROUP}; got {size!r}")
 
 
 def _check_grids(family: GridFamily) -> None:
@@ -157,8 +172,11 @@ def _check_grids(family: GridFamily) -> None:
             raise InputError(f"grid {number} {where} must have finite values of at most 1e6 in size")
         if any(low > high for low, high in itertools.pairwise(grid)):
             raise InputError(f"grid {number} {where} must be ascending; sort it")
-        if grid[0] >= 0 or grid[-1] <= 0:
-            raise InputError(f"grid {number} {where} must reach below and above 0, or one sign of x has no value")
+        if grid[0] > -LEAST_END or grid[-1] < LEAST_END:  # "fit" divides by the ends
+            raise InputError(
+                f"grid {number} {where} must reach below and above 0 by {LEAST_END} or more, or one sign of x has no "
+                "value"
+            )
         if family.ties == "even" and len(grid) < LEVELS - 1:
             raise InputError(f"ties='even' {where} needs grids of 15 or 16 values; grid {number} has {len(grid)}")
     check_grid_count(family, family.scale_format)

@@ -37,8 +37,9 @@ def gptq(
         family: Name or family of grids.
         group_size: Elements that share a scale; None takes the family's.
         scale: Format of the group scales; None takes the family's.
-        search: "none", "4o6" or "sweep".
-        damping: Share of the mean diagonal added to it, > 0; large values end in plain rounding.
+        search: "none", "4o6", "sweep" or "window".
+        damping: Share of the mean diagonal added to it, >= 0; large values end in plain rounding, 0 needs a Hessian
+            that is positive definite by itself.
 
     Returns:
         The packed matrix, groups along the columns, in their own order.
@@ -55,6 +56,7 @@ def gptq(
     damped = _damped(torch.nn.functional.pad(hessian.double(), (0, padding, 0, padding)), columns, damping)
     factor = _inverse_factor(damped)
     importance = (damped.diagonal() / damped.diagonal().amax()).float()
+    importance[columns:] = 0.0  # padding counts nothing
     low, high = (float(value) * _HEADROOM for value in torch.aminmax(weight.detach().float()))
     t_scale = scales.tensor_scale(options.family, options.form, low, high, options.cap, options.factors)
     parts = []
@@ -80,14 +82,19 @@ def _check(weight: Tensor, hessian: Tensor, damping: float) -> None:
         raise InputError(f"hessian must have shape {(columns, columns)}; got {tuple(hessian.shape)}")
     if not bool(weight.isfinite().all()) or not bool(hessian.isfinite().all()):
         raise InputError("weight and hessian must be finite")
-    if not (math.isfinite(damping) and damping > 0):
-        raise InputError(f"damping must be positive and finite; got {damping}")
+    if not (math.isfinite(damping) and damping >= 0):
+        raise InputError(f"damping must be finite and at least 0; got {damping}")
 
 
 def _damped(hessian: Tensor, columns: int, damping: float) -> Tensor:
-    """Return H with a share of the mean of its first ``columns`` diagonal entries added to the diagonal."""
-    mean = float(hessian.diagonal()[:columns].mean())
-    return hessian + torch.eye(len(hessian), dtype=hessian.dtype, device=hessian.device) * (damping * mean or 1.0)
+    """Return H with a share of the mean of its first ``columns`` diagonal entries added to the diagonal.
+
+    Columns of padding, which stand alone, get the mean itself where nothing is added.
+    """
+    mean = float(hessian.diagonal()[:columns].mean()) or 1.0
+    added = torch.full((len(hessian),), damping * mean, dtype=hessian.dtype, device=hessian.device)
+    added[columns:] = damping * mean or mean
+    return hessian + torch.diag(added)
 
 
 def _inverse_factor(hessian: Tensor) -> Tensor:

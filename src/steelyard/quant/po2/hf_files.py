@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from steelyard.extras import require
+from steelyard.models.hugging_face import one_line
 from steelyard.models.safefile import write_whole
 from steelyard.quant.po2.checkpoints import Checkpoint, Entry
 from steelyard.quant.po2.torch_nn import default_filter
@@ -23,6 +24,7 @@ _BESIDE = (
     "chat_template.json", "generation_config.json",
 )  # fmt: skip
 _MOST_MODULES = 4096
+_COUNTS = ("layer", "expert", "depth", "num_block", "n_block", "stage")
 _NOT_LINEAR = ("embed", "norm", "lm_head", "wte", "wpe", "ln_", "shared.weight", "position", "output.weight")
 
 
@@ -71,8 +73,16 @@ def _skeleton_weights(checkpoint: Checkpoint) -> set[str] | None:
 
 def _is_endless(config: Mapping[str, Any]) -> bool:
     """Return whether a hostile configuration asks for so many modules that making them would not end."""
-    counts = (value for key, value in config.items() if any(word in key for word in ("layer", "expert", "depth")))
-    return any(isinstance(value, int) and value > _MOST_MODULES for value in counts)
+    tables: list[Mapping[str, Any]] = [config]
+    while tables:
+        for key, value in tables.pop().items():
+            if isinstance(value, Mapping):  # the parts of a model of several have tables of their own
+                tables.append(value)
+            elif any(word in key for word in _COUNTS):
+                counts = value if isinstance(value, list) else [value]
+                if any(isinstance(count, int) and count > _MOST_MODULES for count in counts):
+                    return True
+    return False
 
 
 def _is_subclass(kind: Any, base: Any) -> bool:
@@ -108,7 +118,7 @@ def write_tokenizer(output: Path, checkpoint: Checkpoint) -> str | None:
             )
             made.save_pretrained(scratch)
         except Exception as error:  # its readers raise whatever they meet, also a bare Exception; weights go without
-            return f"no tokenizer: transformers cannot make it from {file} ({' '.join(str(error).split())[:200]})"
+            return f"no tokenizer: transformers cannot make it from {file} ({one_line(error)})"
         for path in sorted(Path(scratch).iterdir()):
             write_whole(output / path.name, [path.read_bytes()])
     return None

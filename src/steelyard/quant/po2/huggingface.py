@@ -43,7 +43,7 @@ class PO2Config(QuantizationConfigMixin):  # type: ignore[misc]
         family: Name, family or its fields as JSON gives them.
         group_size: Elements that share a scale; None takes the family's.
         scale: Format of the group scales; None takes the family's.
-        search: "none", "4o6" or "sweep"; used when a float model is quantised on loading.
+        search: "none", "4o6", "sweep" or "window"; used when a float model is quantised on loading.
         modules: Names of the packed layers; filled in when a float model was quantised.
         format: Version of the stored format.
         others: Fields of other tools, ignored.
@@ -66,7 +66,7 @@ class PO2Config(QuantizationConfigMixin):  # type: ignore[misc]
             raise InputError(
                 f"quantization_config has the format {format!r}; this version of steelyard reads {FORMAT!r}"
             )
-        if isinstance(modules, str) or not all(isinstance(name, str) for name in modules):
+        if not isinstance(modules, list | tuple) or not all(isinstance(name, str) for name in modules):
             raise InputError("modules of quantization_config must be a list of names of layers")
         known = GridFamily.from_json(json.dumps(family)) if isinstance(family, dict) else find_family(family)
         options = core.plan(known, group_size, scale, search)

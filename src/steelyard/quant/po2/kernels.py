@@ -28,7 +28,7 @@ numba: Any = importlib.import_module("numba")
 _extending: Any = importlib.import_module("numba.extending")
 _cgutils: Any = importlib.import_module("numba.core.cgutils")
 _ir: Any = importlib.import_module("llvmlite.ir")
-_binding: Any = importlib.import_module("llvmlite.binding")
+_registry: Any = importlib.import_module("numba.core.registry")
 
 _ZERO = np.float32(0)
 _FLOAT, _BYTE, _INT = _ir.FloatType(), _ir.IntType(8), _ir.IntType(32)
@@ -46,9 +46,14 @@ def compiled(function: Callable[..., Any]) -> Any:
 
 @functools.cache
 def has_permute() -> bool:
-    """Whether code is compiled for this very processor and that has AVX-512."""
-    chosen = numba.config.CPU_NAME or numba.config.CPU_FEATURES
-    return not chosen and bool(_binding.get_host_cpu_features().get("avx512f"))
+    """Whether numba compiles for a processor with AVX-512.
+
+    Its own list of features is asked, not the processor: numba may be told to leave AVX or more out
+    (``NUMBA_ENABLE_AVX``, ``NUMBA_CPU_NAME``, ``NUMBA_CPU_FEATURES``), and LLVM ends the process where an instruction
+    is not among them.
+    """
+    features: str = _registry.cpu_target.target_context.codegen().magic_tuple()[2]
+    return "+avx512f" in features.split(",")
 
 
 # Vectors of sixteen. Each function takes the builder ``b`` and pointers or values of LLVM.
@@ -270,6 +275,8 @@ def _chunks(groups: Tensor) -> Tensor:
 
 def search(options: Plan, groups: Tensor, tried: Trials, importance: Tensor | None) -> Found:
     """Return what ``core.search`` returns."""
+    if options.family.criterion != "mse":
+        return core.search(options, groups, tried, importance)
     chunks = _chunks(groups)
     grids, columns = np.zeros(len(groups), np.uint8), np.zeros(len(groups), np.int64)
     if len(core.pair_columns(options, tried)) > 1:

@@ -40,10 +40,9 @@ def empty_weight(
     options = core.plan(find_family(family), group_size, scale, "none")
     size, form = options.group_size, options.form
     groups = -(-columns // size)
-    dtype = {8: torch.uint8, 16: torch.float16, 32: torch.float32}[form.width]
     side = torch.zeros(side_bytes(form, rows * groups), dtype=torch.uint8) if form.side else None
     codes = torch.zeros(rows, (groups * size + 1) // 2, dtype=torch.uint8)
-    empty = torch.zeros(rows, groups, dtype=dtype)
+    empty = torch.zeros(rows, groups, dtype=form.dtype)
     return QuantizedTensor(codes, empty, 1.0, options.family, size, form.name, (rows, columns), 1, side)
 
 

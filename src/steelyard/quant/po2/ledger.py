@@ -26,7 +26,8 @@ DECISIONS = (
     Decision(
         id="Q2", what="Where the selector of two grids lives", chosen="the sign bit of the E4M3 scale",
         source=Source.SECOND_HAND, why="block scales are never negative, so the bit is free: 4.5 bits a weight stay",
-        alternatives=("a side bit: scale e4m3 with more than two grids",),
+        alternatives=("e4m3_side: a bit beside the scale, whose bytes then are plain E4M3, 4.5625 bits a weight",),
+        knob="scale",
     ),
     Decision(
         id="Q3", what="Where the selector of three or four grids lives", chosen="two bits beside an E3M3 scale",
@@ -52,13 +53,15 @@ DECISIONS = (
     ),
     Decision(
         id="Q7", what="Scale search", chosen="off; the sweep tries 15 factors from .72 to 1.5", source=Source.RECON,
-        why="it costs 15 times the encoding, and every baseline can have it too", alternatives=("4o6", "sweep"),
+        why="it costs 15 times the encoding, and every baseline can have it too", alternatives=("4o6", "sweep",
+        "window: the nine nearest codes of a byte scale", "field candidates of a family: any factors"),
         knob="search",
     ),
     Decision(
         id="Q8", what="What the choice minimises", chosen="squared error in the weights' own units",
         source=Source.RECON, why="the simplest; scales differ between grids, so errors are compared after scaling",
-        alternatives=("weighed by the mean square of the inputs",), knob="importance",
+        alternatives=("weighed by the mean square of the inputs", "criterion: mean or largest absolute error"),
+        knob="importance",
     ),
     Decision(
         id="Q9", what="Ties", chosen="lowest grid, then first factor; inside E2M1 to the even code, else downwards",
@@ -122,7 +125,8 @@ DECISIONS = (
     Decision(
         id="Q21", what="Pre-training", chosen="straight-through gradient, frozen grids, no rotation, backward float32",
         source=Source.RECON, why="related work of the same laboratory; bfloat16 products are slow on a CPU",
-        alternatives=("a 16-point Hadamard rotation of weights and inputs",), knob="hadamard",
+        alternatives=("a 16-point Hadamard rotation of weights and inputs", "stochastic_gradients: gradients of "
+        "outputs on NVFP4 by stochastic rounding"), knob="hadamard",
     ),
     Decision(
         id="Q22", what="Direction of the divergence", chosen="from the reference to the quantised model",
@@ -130,6 +134,7 @@ DECISIONS = (
     ),
     Decision(
         id="Q23", what="Damping of GPTQ", chosen=".01 of the mean diagonal", source=Source.SECOND_HAND,
-        why="GPTQ's own; the choice of grids does not depend on it", alternatives=("argument damping", "no GPTQ"),
+        why="GPTQ's own; the choice of grids does not depend on it",
+        alternatives=("argument damping, 0 for none", "no GPTQ"),
     ),
 )  # fmt: skip

@@ -9,7 +9,6 @@ a CUDA device with Triton a kernel decodes in registers instead. Differentiable 
 from __future__ import annotations
 
 import functools
-import importlib.util
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from torch import Tensor, nn
 from steelyard.errors import InputError
 from steelyard.quant.po2 import core, scales
 from steelyard.quant.po2.families import GridFamily
-from steelyard.quant.po2.tensor import QuantizedTensor
+from steelyard.quant.po2.tensor import QuantizedTensor, compiled_path
 
 WORD = 16  # codes that the kernels read at once, as eight bytes
 _TABLE_ROWS = 3  # input rows up to which the tables are cheaper than decoding (4096 x 4096: 2.5 ms a row against 11 ms)
@@ -276,14 +275,9 @@ def _by_blocks(x: Tensor, weight: PackedMatrix, transposed: bool) -> Tensor:
     return y
 
 
-@functools.cache
 def _kernels() -> Any:
     """Return the numba kernels, or None without numba or where words are not read low byte first."""
-    if importlib.util.find_spec("numba") is None or sys.byteorder != "little":
-        return None
-    from steelyard.quant.po2 import matmul_kernels
-
-    return matmul_kernels
+    return compiled_path("matmul_kernels") if sys.byteorder == "little" else None
 
 
 @functools.cache

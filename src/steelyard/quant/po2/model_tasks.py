@@ -23,9 +23,16 @@ from steelyard.contracts import Arrays, CellInput, Measured
 from steelyard.data import locate, plain_wikitext, wikitext2
 from steelyard.data.cache import file_sha256
 from steelyard.models import llama2c, minilm, smollm2
-from steelyard.models.float32_copy import load_causal_lm
+from steelyard.models.hugging_face import load_causal_lm
 from steelyard.quant.po2.baselines import UNQUANTISED
-from steelyard.quant.po2.cells import check_seed, config_of, quantise_inputs, quantise_weights, with_inputs
+from steelyard.quant.po2.cells import (
+    check_seed,
+    config_of,
+    linear_layers,
+    quantise_inputs,
+    quantise_weights,
+    with_inputs,
+)
 from steelyard.quant.po2.evaluate import Divergence, LanguageModel, compare
 
 SEEDS = 16  # streams that are prepared; a seed beyond them is refused
@@ -136,14 +143,7 @@ def _int64(array: npt.NDArray[Any]) -> Tensor:
 
 
 def _layers(cell: CellInput, model: nn.Module) -> dict[str, nn.Linear]:
-    """Return the linear layers that are quantised: without the output layer and without an unused pooler."""
-    find_head = getattr(model, "get_output_embeddings", None)
-    head = None if config_of(cell).layers == "all" or find_head is None else find_head()
-    return {
-        name: module
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) and module is not head and "pooler" not in name
-    }
+    return linear_layers(model, head=config_of(cell).layers == "all")
 
 
 def _with_weights_of(cell: CellInput, model: nn.Module) -> nn.Module:

@@ -7,6 +7,7 @@ backward pass is float32 here, as bfloat16 matrix products have no speed on a CP
 from __future__ import annotations
 
 import functools
+import warnings
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ from steelyard.contracts import Arrays, CellInput, Measured
 from steelyard.data import wikitext2
 from steelyard.quant.po2.baselines import UNQUANTISED, Quantiser
 from steelyard.quant.po2.cells import config_of, quantiser_of
+from steelyard.quant.po2.families import E2M1
+from steelyard.quant.po2.tensor import quantize
 
 _BATCH, _LENGTH, _RATE, _WARMUP = 16, 128, 2e-3, 30
 _TEST_WINDOWS = 64
@@ -109,14 +112,56 @@ def _hadamard() -> Tensor:
     return matrix / 4
 
 
+class _StochasticGradient(torch.autograd.Function):
+    """The identity; the gradient that comes back is rounded at random onto NVFP4."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, generator: torch.Generator) -> Tensor:
+        ctx.generator = generator
+        return y.view_as(y)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return stochastically_rounded(gradients[0], ctx.generator), None
+
+
+def stochastically_rounded(t: Tensor, generator: torch.Generator) -> Tensor:
+    """Return ``t`` on NVFP4's grid, each value up or down with the odds that keep its expectation.
+
+    Only what lies beyond the ends of its group's grid, where the E4M3 scale was rounded down, is cut off.
+
+    Args:
+        t: float32, a multiple of 16 along the last axis.
+        generator: Where the draws come from.
+    """
+    levels = torch.tensor(sorted(set(E2M1)))
+    with (
+        warnings.catch_warnings()
+    ):  # gradients span more than E4M3 does; what is too small for it goes to 0 by the odds
+        warnings.simplefilter("ignore", RuntimeWarning)
+        scales = quantize(t, "nvfp4").group_scales()
+    scale = scales.repeat_interleave(16, -1).reshape(t.shape)
+    u = (t / scale.clamp(min=torch.finfo(t.dtype).tiny)).clamp(levels[0], levels[-1])
+    low = (torch.bucketize(u, levels, right=True) - 1).clamp(max=len(levels) - 2)
+    odds = (u - levels[low]) / (levels[low + 1] - levels[low])
+    return levels[low + (torch.rand(t.shape, generator=generator) < odds)] * scale
+
+
+def _rounded_back(y: Tensor, generator: torch.Generator) -> Tensor:
+    same: Tensor = _StochasticGradient.apply(y, generator)  # type: ignore[no-untyped-call]
+    return same
+
+
 def _quantise(cell: CellInput, model: Any, quantise: Quantiser) -> None:
     """Have the weights and the inputs of all linear layers but the output layer quantised in every forward pass."""
-    hadamard = config_of(cell).hadamard
+    hadamard, generator = config_of(cell).hadamard, cell.torch_rng("gradients")
     for layer in list(model.modules()):
         if isinstance(layer, nn.Linear) and layer is not model.lm_head:
             through = _StraightThrough(quantise, hadamard)
             parametrize.register_parametrization(layer, "weight", through)
             layer.register_forward_pre_hook(lambda _, inputs, through=through: through(inputs[0]))
+            if config_of(cell).stochastic_gradients:
+                layer.register_forward_hook(lambda _, inputs, output: _rounded_back(output, generator))
 
 
 def _windows(text: Tensor, stream: np.random.Generator, count: int) -> Tensor:

@@ -29,8 +29,11 @@ class _Float(NamedTuple):
 
 
 # E3M3 and E3M4 have bias 0, as the range of a scale is relative: only the tensor's scale sees it.
-_FLOATS = {"e4m3": _Float(4, 3, 7, 1), "e3m3": _Float(3, 3, 0), "e4m2": _Float(4, 2, 7), "e3m4": _Float(3, 4, 0)}
-_CAST_UNIT = {"e4m3": 1.0, "e3m3": 2.0**7}
+_FLOATS = {
+    "e4m3": _Float(4, 3, 7, 1), "e4m3_side": _Float(4, 3, 7, 1), "e3m3": _Float(3, 3, 0), "e4m2": _Float(4, 2, 7),
+    "e3m4": _Float(3, 4, 0),
+}  # fmt: skip
+_CAST_UNIT = {"e4m3": 1.0, "e4m3_side": 1.0, "e3m3": 2.0**7}
 
 
 @dataclass(frozen=True)
@@ -58,23 +61,33 @@ class ScaleLayout:
     top: float
 
     @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of the scales as stored."""
+        return {8: torch.uint8, 16: torch.float16, 32: torch.float32}[self.width]
+
+    @property
     def absolute(self) -> bool:
         """Whether the tensor scale is always 1: plain E8M0, whose byte is the OCP one."""
         return self.name == "e8m0" and self.value_bits == 8
 
 
-@functools.lru_cache(maxsize=64)
 def layout(scale_format: str, n_grids: int) -> ScaleLayout:
     """Return how ``scale_format`` stores a scale and a selector among ``n_grids`` grids.
 
-    E4M3 lends its unused sign bit to one selector bit; more go to the side. E3M3 and E4M2 leave two bits of the byte
-    to the selector. E8M0 gives its top bits after an offset of the tensor's exponent. fp16 and fp32 lend their sign.
+    E4M3 lends its unused sign bit to one selector bit; more go to the side, and as "e4m3_side" all of them. E3M3 and
+    E4M2 leave two bits of the byte to the selector. E8M0 gives its top bits after an offset of the tensor's exponent.
+    fp16 and fp32 lend their sign.
 
     Raises:
         InputError: Unknown format.
     """
     if scale_format not in SCALE_FORMATS:
         raise InputError(f"scale must be one of {list(SCALE_FORMATS)}; got {scale_format!r}")
+    return _layout(scale_format, n_grids)
+
+
+@functools.lru_cache(maxsize=64)
+def _layout(scale_format: str, n_grids: int) -> ScaleLayout:
     bits = (n_grids - 1).bit_length()
     if scale_format in ("fp16", "fp32"):
         inside, width = min(bits, 1), int(scale_format[2:])
@@ -87,7 +100,7 @@ def layout(scale_format: str, n_grids: int) -> ScaleLayout:
         form = _FLOATS[scale_format]
         value_bits = form.exponent + form.mantissa
         values = _float_values(form)
-    inside = min(bits, 8 - value_bits)
+    inside = 0 if scale_format == "e4m3_side" else min(bits, 8 - value_bits)
     return ScaleLayout(scale_format, n_grids, 8, value_bits, inside, bits - inside, values, values[-1])
 
 

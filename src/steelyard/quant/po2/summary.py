@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from steelyard.quant.po2.packed_files import PackedFile
+from steelyard.quant.po2.tensor import entropy
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class Layer:
         bits_per_weight: Nominal.
         stored_bits_per_weight: 8 * bytes in the file / weights.
         histogram: How many groups chose each grid.
+        selector_entropy: Entropy of that choice in bits, 0 where one grid takes every group.
         raised: Whether groups so small beside the largest were met that their scale had to be raised.
     """
 
@@ -36,18 +38,13 @@ class Layer:
     bits_per_weight: float
     stored_bits_per_weight: float
     histogram: tuple[int, ...]
+    selector_entropy: float
     raised: bool
 
     @property
     def weights(self) -> int:
         """Elements of the weight."""
         return math.prod(self.shape)
-
-    @property
-    def entropy(self) -> float:
-        """Entropy of the selector, bits: 0 where one grid takes every group."""
-        groups = sum(self.histogram)
-        return -sum(count / groups * math.log2(count / groups) for count in self.histogram if count)
 
 
 @dataclass(frozen=True)
@@ -114,6 +111,7 @@ def _layer(file: PackedFile, name: str) -> tuple[Layer, tuple[float, float] | No
     packed, report = file.read(name), file.table[name].get("report", {})
     error, power = _number(report.get("error")), _number(report.get("power"))
     sums = None if error is None or power is None else (error, power)
+    histogram = packed.selector_histogram()
     layer = Layer(
         name=name,
         family=packed.family.name,
@@ -123,7 +121,8 @@ def _layer(file: PackedFile, name: str) -> tuple[Layer, tuple[float, float] | No
         relative_mse=None if sums is None else _ratio(*sums),
         bits_per_weight=packed.bits_per_weight,
         stored_bits_per_weight=8 * file.stored_bytes(name) / math.prod(packed.shape),
-        histogram=tuple(packed.selector_histogram().tolist()),
+        histogram=tuple(histogram.tolist()),
+        selector_entropy=entropy(histogram),
         raised=report.get("raised") is True,
     )
     return layer, sums

@@ -163,8 +163,7 @@ class QuantizedTensor:
             raise InputError(f"tensor_scale of a quantised tensor must be positive and finite; got {value}")
         groups = -(-shape[axis] // size)
         rows = math.prod(shape) // shape[axis]
-        dtype = {8: torch.uint8, 16: torch.float16, 32: torch.float32}[form.width]
-        stored = _part(tensors, "scales", dtype, (rows, groups))
+        stored = _part(tensors, "scales", form.dtype, (rows, groups))
         if not form.side and "side" in tensors:
             raise InputError(f"The part 'side' has no place in a quantised tensor of {family.name!r}, {scale_format}")
         side = _part(tensors, "side", torch.uint8, (scales.side_bytes(form, rows * groups),)) if form.side else None
@@ -175,6 +174,8 @@ class QuantizedTensor:
 
 
 def _read_metadata(metadata: dict[str, str]) -> tuple[GridFamily, int, str, tuple[int, ...], int]:
+    if not all(isinstance(text, str) for text in metadata.values()):
+        raise InputError("The metadata of a quantised tensor must be text throughout, as to_tensors() writes it")
     if metadata.get("version") != FORMAT_VERSION:
         raise InputError(
             f"A quantised tensor of format {metadata.get('version')!r}; this reads format {FORMAT_VERSION}"
@@ -211,12 +212,19 @@ def _check_values(q: QuantizedTensor) -> None:
     form = q.layout
     if form.width == 8:
         value_codes = q.scales & ((1 << form.value_bits) - 1) if form.value_bits < 8 else q.scales
-        if int(value_codes.max()) >= len(form.values):
+        unused = q.scales >> (form.value_bits + form.inside) if form.value_bits + form.inside < 8 else q.scales[:0]
+        if int(value_codes.max()) >= len(form.values) or bool(unused.any()):
             raise InputError("The part 'scales' of a quantised tensor holds a byte that is no scale")
     elif not bool(q.scales.isfinite().all()):
         raise InputError("The part 'scales' of a quantised tensor holds NaN or infinity")
     if int(q.selectors().max()) >= q.family.n_grids:
         raise InputError(f"A selector of a quantised tensor names a grid that {q.family.name!r} does not have")
+
+
+def entropy(histogram: Tensor) -> float:
+    """Return the entropy of counts in bits: 0 where one grid takes every group."""
+    share = histogram.double() / histogram.sum()
+    return float(-(share * share.clamp(min=1e-300).log2()).sum()) + 0.0
 
 
 def quantize(
@@ -235,7 +243,8 @@ def quantize(
         t: Floating tensor with at least one dimension; detached. Computed in float32.
         family: Name or family of grids.
         group_size: Elements that share a scale; None takes the family's (16, MXFP4 32).
-        scale: "e4m3", "e3m3", "e4m2", "e3m4", "e8m0", "fp16" or "fp32"; None takes the family's.
+        scale: "e4m3", "e3m3", "e4m2", "e3m4", "e8m0", "fp16" or "fp32"; None takes the family's. "e4m3_side" keeps
+            the selector out of the bytes, which kernels for plain E4M3 then can read.
         search: "none" (the family's own factors), "4o6" (factors 1 and 1.5), "sweep" (15 factors .72 ... 1.5) or
             "window" (the nine nearest codes of a byte scale).
         axis: Axis along which groups run: the contraction axis of a weight.
@@ -409,15 +418,19 @@ def _blocks(rows: Tensor) -> tuple[Tensor, ...]:
 
 
 @functools.cache
-def _kernels() -> ModuleType | None:
-    """Return the numba path, or None where numba is not installed or told not to compile."""
+def compiled_path(name: str) -> ModuleType | None:
+    """Return the module ``name`` of kernels, or None where numba is not installed or told not to compile."""
     try:
-        kernels = importlib.import_module("steelyard.quant.po2.kernels")
-        return None if kernels.numba.config.DISABLE_JIT else kernels
+        numba: Any = importlib.import_module("numba")
+        return None if numba.config.DISABLE_JIT else importlib.import_module(f"steelyard.quant.po2.{name}")
     except ModuleNotFoundError as error:
         if error.name != "numba":
             raise
         return None
+
+
+def _kernels() -> ModuleType | None:
+    return compiled_path("kernels")
 
 
 def _fast(device: torch.device) -> ModuleType | None:

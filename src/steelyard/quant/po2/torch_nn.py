@@ -69,7 +69,7 @@ def quantize_model(
         group_size: Elements that share a scale, along the inputs; None takes the family's.
         filter_fn: (module, name) -> whether to quantise, asked for layers that can be packed only. None:
             :func:`default_filter`.
-        search: "none", "4o6" or "sweep".
+        search: "none", "4o6", "sweep" or "window".
         activations: Family for the inputs of these layers (W4A4, dynamic); None leaves them alone (W4A16).
         importance: Layer name -> weights >= 0 of its input columns, or True: E[x_j^2] over ``calibration``.
         calibration: Batches for ``importance=True`` or ``gptq``: each a tensor, a tuple of arguments or a mapping.

@@ -26,7 +26,7 @@ class PO2WeightOnlyConfig(AOBaseConfig):  # type: ignore[misc]
         family: Name or family of grids.
         group_size: Elements that share a scale; None takes the family's.
         scale: Format of the group scales; None takes the family's.
-        search: "none", "4o6" or "sweep".
+        search: "none", "4o6", "sweep" or "window".
 
     Raises:
         InputError: An unknown name or an option out of range.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,8 +13,10 @@ from steelyard.card import Frozen
 from steelyard.contracts import Arrays, Task
 from steelyard.data.cache import file_sha256
 from steelyard.errors import InputError
-from steelyard.models.float32_copy import float32_copy, load_tokenizer
-from steelyard.quant.po2.weight_tasks import read_tensors
+from steelyard.models.float32_copy import float32_copy
+from steelyard.models.hugging_face import token_ids
+from steelyard.quant.po2.checkpoints import json_table
+from steelyard.quant.po2.weight_tasks import SHARES, read_tensors, rows_of
 
 _MAX_TEXT = 1 << 26  # bytes
 _MIN_WINDOWS = 9  # eight seeds and one for what grids are learned on
@@ -49,10 +50,16 @@ def user_task(data: Any, **options: Any) -> Task:
         InputError: A file cannot be read or used, or the text is too short.
     """
     chosen = Options(**options)
+    arrays: Arrays
     if chosen.model is None:
-        arrays = _tensors(data)
+        every = dict(_tensors(data))
+        # Fewer rows than shares: seeds would weigh the same rows, and grids be learned on what they are judged by.
+        arrays = {name: array for name, array in every.items() if rows_of(array) >= SHARES}
+        if not arrays:
+            raise InputError(f"data has no array of at least {SHARES} rows, of which every seed takes some of its own")
         name = "user_weights"
-        label = f"your tensors ({len(arrays)})"
+        small = f", {len(every) - len(arrays)} of fewer than {SHARES} rows left out" if len(arrays) < len(every) else ""
+        label = f"your tensors ({len(arrays)}{small})"
     else:
         arrays = _text_and_model(data, chosen)
         name = "user"
@@ -80,7 +87,7 @@ def _text_and_model(data: Any, options: Options) -> Arrays:
     assert options.model is not None
     text = _text(data)
     folder = _folder(Path(options.model).expanduser())
-    tokens = np.array(load_tokenizer(folder)(text).input_ids, dtype=np.int32)
+    tokens = np.array(token_ids(folder, text), dtype=np.int32)
     if len(tokens) < _MIN_WINDOWS * options.window:
         raise InputError(
             f"data has {len(tokens)} tokens, too few for {_MIN_WINDOWS} windows of {options.window}; "
@@ -140,5 +147,5 @@ def _checksum(folder: Path) -> str:
 
 def _vocabulary(folder: Path) -> int | None:
     """Return the size of the model's vocabulary as its configuration has it, or None."""
-    size = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("vocab_size")
+    size = json_table(folder / "config.json").get("vocab_size")
     return size if isinstance(size, int) else None

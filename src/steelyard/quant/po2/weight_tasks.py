@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,10 @@ from torch import Tensor
 
 from steelyard import rng
 from steelyard.contracts import Arrays, CellInput, Measured
+from steelyard.data.binary import read_arrays
 from steelyard.errors import InputError
 from steelyard.models import llama2c, minilm
-from steelyard.quant.po2.cells import config_of, quantiser_of
+from steelyard.quant.po2.cells import config_of, linear_layers, quantiser_of
 
 SHAPE = (1250, 256)  # 20,000 groups of 16
 SHARES = 16  # disjoint shares of the rows of real weights, one a seed
@@ -50,7 +50,7 @@ def run_generated(cell: CellInput) -> Measured:
 
 def run_weights(cell: CellInput) -> Measured:
     """Quantise the seed's share of the rows of every matrix; grids are learned on the rows of another share."""
-    matrices = _OPEN[cell.task]() if cell.task in _OPEN else _users(cell)
+    matrices = _matrices(cell)
     if config_of(cell).importance:
         raise InputError("importance needs a model whose layers see data; give one with --model")
     ours = [_share(matrix, cell.seed) for matrix in matrices]
@@ -58,48 +58,39 @@ def run_weights(cell: CellInput) -> Measured:
     return _measured(cell, ours, others)
 
 
-def _users(cell: CellInput) -> list[Tensor]:
+def _matrices(cell: CellInput) -> list[Tensor]:
+    if cell.task in _OPEN:
+        return [layer.weight for layer in linear_layers(_OPEN[cell.task]()).values()]
     return [torch.from_numpy(array) for array in cell.data.values()]
 
 
 def _share(matrix: Tensor, seed: int) -> Tensor:
-    """Return the rows of one share of the matrix; all of them when it has too few."""
-    rows = matrix.reshape(-1, matrix.shape[-1])
-    return rows[seed % SHARES :: SHARES] if len(rows) >= SHARES else rows
+    """Return the rows of one share of the matrix."""
+    return matrix.reshape(-1, matrix.shape[-1])[seed % SHARES :: SHARES]
+
+
+def rows_of(array: npt.NDArray[Any]) -> int:
+    """Return how many rows there are along the last axis; below ``SHARES`` a seed would have none of its own."""
+    return int(array.size // array.shape[-1])
 
 
 def _measured(cell: CellInput, tensors: Sequence[Tensor], pool: Sequence[Tensor]) -> Measured:
     quantise = quantiser_of(cell, pool)
-    error = power = 0.0
-    for tensor in tensors:
-        error += float((quantise(tensor) - tensor).double().square().sum())
-        power += float(tensor.double().square().sum())
+    error = relative_error(tensors, map(quantise, tensors))
     elements = sum(tensor.numel() for tensor in tensors)
-    metrics = {"weight_error": error / power if power else 0.0, "bits": quantise.bits_per_weight}
-    return Measured(metrics, steps=max(1, elements // 1000))
+    return Measured({"weight_error": error, "bits": quantise.bits_per_weight}, steps=max(1, elements // 1000))
 
 
-def _stories_matrices() -> list[Tensor]:
-    return matrices_of(llama2c.stories260k())
+def relative_error(truth: Iterable[Tensor], ours: Iterable[Tensor]) -> float:
+    """Return the squared error of tensors taken together over their energy, summed in float64; 0 where all are 0."""
+    error = power = 0.0
+    for true, our in zip(truth, ours, strict=True):
+        error += float((our - true).double().square().sum())
+        power += float(true.double().square().sum())
+    return error / power if power else 0.0
 
 
-def _minilm_matrices() -> list[Tensor]:
-    return matrices_of(minilm.load(), skip="pooler")
-
-
-def matrices_of(model: Any, skip: str = "lm_head") -> list[Tensor]:
-    """Return the weights of the linear layers whose name does not contain ``skip``."""
-    return [
-        module.weight
-        for name, module in model.named_modules()
-        if isinstance(module, torch.nn.Linear) and skip not in name
-    ]
-
-
-_OPEN: Mapping[str, Callable[[], list[Tensor]]] = {
-    "stories_weights": _stories_matrices,
-    "minilm_weights": _minilm_matrices,
-}
+_OPEN: Mapping[str, Callable[[], Any]] = {"stories_weights": llama2c.stories260k, "minilm_weights": minilm.load}
 
 
 def read_tensors(path: str | Path) -> Arrays:
@@ -110,16 +101,9 @@ def read_tensors(path: str | Path) -> Arrays:
     """
     path = Path(path)
     try:
-        with zipfile.ZipFile(path) as archive:
-            size = sum(member.file_size for member in archive.infolist())
-        if size > _MAX_BYTES:
-            raise InputError(f"{path} unpacks to {size} bytes, more than {_MAX_BYTES}; split it")
-        with np.load(path, allow_pickle=False) as arrays:
-            found = {name: arrays[name] for name in arrays.files}
-    except InputError:
-        raise
-    except (OSError, zipfile.BadZipFile, ValueError, KeyError, EOFError) as error:
-        raise InputError(f"{path} is not a sound npz file of arrays ({error}); write it with numpy.savez") from error
+        found = read_arrays(path, _MAX_BYTES)
+    except OSError as error:
+        raise InputError(f"{path} is not a sound npz file ({error.strerror}); write it with numpy.savez") from None
     floats = {name: array for name, array in found.items() if array.dtype.kind == "f" and array.ndim}
     weights = {name: array.astype(np.float32) for name, array in floats.items()}
     if not weights:

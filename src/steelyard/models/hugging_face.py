@@ -1,0 +1,77 @@
+"""Tokenizers and causal language models in local Hugging Face folders and GGUF files; no code of theirs is run."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from pathlib import Path
+from typing import Any
+
+from steelyard.errors import InputError
+from steelyard.extras import require
+
+
+def load_tokenizer(folder: str | Path) -> Any:
+    """Return the tokenizer of a Hugging Face folder.
+
+    Raises:
+        InputError: There is none that can be read.
+    """
+    transformers = require("transformers", "quant")
+    try:
+        return transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # tokenizers raises bare ones
+        raise InputError(f"{folder}: its tokenizer cannot be read ({one_line(error)})") from error
+
+
+def token_ids(folder: str | Path, text: str) -> list[int]:
+    """Return the tokens of ``text`` by the tokenizer of a Hugging Face folder.
+
+    Raises:
+        InputError: There is none that can be read, or it fails on the text.
+    """
+    tokenizer = load_tokenizer(folder)
+    try:
+        ids: list[int] = tokenizer(text, verbose=False)["input_ids"]
+    except Exception as error:
+        raise InputError(f"{folder}: its tokenizer cannot be used ({one_line(error)})") from error
+    return ids
+
+
+def load_causal_lm(path: str | Path) -> Any:
+    """Return a causal language model whole, in float32 and for evaluation; weights from safetensors or GGUF only.
+
+    Args:
+        path: A Hugging Face folder or a GGUF file.
+
+    Raises:
+        InputError: It cannot be read, needs code of its own, or lacks weights.
+        MissingExtraError: transformers, or for GGUF accelerate, is not installed.
+    """
+    torch, transformers = require("torch", "quant"), require("transformers", "quant")
+    safetensors, path = require("safetensors", "quant"), Path(path)
+    if path.is_dir():
+        place, options = path, dict[str, Any](use_safetensors=True)
+    elif path.suffix == ".gguf" and path.is_file():
+        require("accelerate", "quant")
+        place, options = path.parent, dict[str, Any](gguf_file=path.name)
+    else:
+        raise InputError(f"{path} is neither a Hugging Face folder nor a GGUF file")
+    failed = f"{path} cannot be loaded as a causal language model"
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):  # bars of the loader; its warnings go another way
+            model, found = transformers.AutoModelForCausalLM.from_pretrained(
+                str(place), dtype=torch.float32, local_files_only=True, trust_remote_code=False,
+                output_loading_info=True, **options,
+            )  # fmt: skip
+    except (OSError, KeyError, TypeError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
+        raise InputError(f"{failed}: {one_line(error)}") from error
+    absent = sorted(found["missing_keys"]) + sorted(str(key) for key in found["mismatched_keys"])
+    if absent:  # transformers would go on with random numbers there
+        raise InputError(f"{failed}: it lacks {absent[0][:100]}")
+    return model.requires_grad_(False).eval()
+
+
+def one_line(error: Exception) -> str:
+    """Return what an error says, on one line of bounded length."""
+    return " ".join(str(error).split())[:300]
