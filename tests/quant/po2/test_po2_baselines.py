@@ -89,6 +89,8 @@ def test_settings_reach_the_family():
     assert make(family="sfp4").family == SFP4
     assert make(family="nvfp4", cap=256).family.cap == 256
     assert make(family="mpo2", rule="fit").family.rule == "fit"
+    assert make(family="if4", criterion="mae").family.criterion == "mae"
+    assert make(family="mpo2", scale="e4m3_side").bits_per_weight == 4.5625
     assert make(family="mxfp4", rule="fit").family.rule == "ocp"  # the rule is what MXFP4 is
     t = values(5, 4, 64)
     for setting in ({"cap": 200.0}, {"scale": "e3m4"}, {"search": "sweep"}, {"group_size": 8}, {"rule": "fit"}):

@@ -32,7 +32,7 @@ CARD = Card(
         "Encoding time does not count: one learned grid with scale search comes close to PO2(NF4) without it.",
     ),
     cost=(
-        "Encoding a pair takes about twice the time of one grid, three grids three times, scale search 11 to 16 times "
+        "Encoding a pair takes about twice the time of one grid, three grids three times, scale search 8 to 11 times "
         "(processor time, 2048 x 2048 weights, one thread of a shared machine). Decoding is one table look-up per "
         "value, the same as with one grid."
     ),

@@ -19,7 +19,15 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from steelyard.errors import InputError, did_you_mean
-from steelyard.quant.po2.families import BYTE_SCALES, LEVELS, MAX_GRIDS, MAX_GRIDS_BYTE, NF4_GRID, GridFamily
+from steelyard.quant.po2.families import (
+    BYTE_SCALES,
+    LEVELS,
+    MAX_GRIDS,
+    MAX_GRIDS_BYTE,
+    NF4_GRID,
+    GridFamily,
+    check_group_size,
+)
 from steelyard.quant.po2.lloyd import MIN_GROUPS, Groups, Mask, Plan, Rule, Scaler, Vector, assign, lloyd, mirrored
 from steelyard.quant.po2.scales import ScaleLayout, layout, round_scales, tensor_scale
 from steelyard.rng import generator
@@ -135,7 +143,8 @@ def fit_grids(
         InputError: An argument that cannot be used, or fewer than 10 groups a grid.
     """
     _check_options(init, rule, {"pin_ends": pin_ends, "explicit_zero": explicit_zero, "mirror": mirror})
-    _check_whole(group_size=group_size, n_restarts=n_restarts, iters=iters)
+    check_group_size("group_size", group_size)
+    _check_whole(n_restarts=n_restarts, iters=iters)
     if not (isinstance(tol, int | float) and 0 <= tol < 1):
         raise InputError(f"tol must lie in [0, 1); got {tol!r}")
     frozen = _fixed_grids(fixed)

@@ -53,7 +53,7 @@ DECISIONS = (
     ),
     Decision(
         id="Q7", what="Scale search", chosen="off; the sweep tries 15 factors from .72 to 1.5", source=Source.RECON,
-        why="it costs 15 times the encoding, and every baseline can have it too", alternatives=("4o6", "sweep",
+        why="it costs about ten times the encoding, and every baseline can have it too", alternatives=("4o6", "sweep",
         "window: the nine nearest codes of a byte scale", "field candidates of a family: any factors"),
         knob="search",
     ),
