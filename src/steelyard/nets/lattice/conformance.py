@@ -115,12 +115,65 @@ def _untouched() -> tuple[Arrays, Arrays]:
     return before, {"x": x.numpy(), **_weights(model)}
 
 
-def acceptance(make_cost: MakeCost, updates: int = 120) -> None:
-    """Train on digits with each price of ``make_cost`` and without: each lowers its own term, the rest still works.
+def check_positions(make_cost: MakeCost) -> None:
+    """A channel costs r / C by its rank, a layer l / L by its number; norms near 1 make that hold for any power q.
 
     Raises:
-        AssertionError: A price that changes nothing, an untrained network, a time that is blind to difficulty.
+        AssertionError: Another rule.
     """
+    model, channels, layers = LatticeRCNN(1, 3, 4, 3, 4), 4, 3
+    order = torch.tensor([3, 1, 4, 2])  # the rank of each channel
+    with torch.no_grad():
+        model.readout.zero_()  # whether it counts in the norms is a choice
+        for weight in model.weights:
+            rows = weight.flatten(1)
+            rows *= ((1 - 1e-3 * order) / rows.norm(dim=1)).unsqueeze(1)
+    ranks = order.expand(layers, channels) / channels
+    numbers = (torch.arange(1, layers + 1).unsqueeze(1) / layers).expand(layers, channels)
+    for resource, wanted in (("breadth", ranks), ("depth", numbers)):
+        term = make_cost(**{resource: 1.0})(model, model(_images(0)[0]), 1.0)[resource]
+        value = float(term.detach())
+        assert abs(value / float(wanted.sum()) - 1) < 0.01, f"{resource} of known norms costs {value:.3f}"
+        assert term.requires_grad, f"the price of {resource} reaches no weight"
+        gradients = torch.autograd.grad(term, list(model.weights), materialize_grads=True)
+        pairs = zip(gradients, model.weights, strict=True)
+        marginal = torch.stack([(gradient * weight).detach().flatten(1).sum(1) for gradient, weight in pairs])
+        shares = marginal / marginal.max()
+        assert torch.allclose(shares, wanted, atol=0.01), f"the marginal prices of {resource} are {shares.tolist()}"
+
+
+def check_time_price(make_cost: MakeCost) -> None:
+    """Time costs E[t], and its gradient reaches all that decides when to halt.
+
+    Raises:
+        AssertionError: Another price or gradient.
+    """
+    model = _network()
+    with torch.no_grad():
+        model.kappa.fill_(0.7)
+    output = model(_images(0)[0])
+    steps = torch.arange(1, model.max_steps + 1)
+    expected = (output.p_time * steps).sum(1).mean()
+    term = make_cost(time=1.0)(model, output, 1.0)["time"]
+    told, wanted_value = float(term.detach()), float(expected.detach())
+    assert abs(told - wanted_value) < 1e-4, f"the time of {wanted_value:.3f} steps costs {told:.3f}"
+    assert term.requires_grad, "the price of time reaches no weight"
+    halting = model.halting_parameters()
+    found = torch.autograd.grad(term, halting, retain_graph=True, materialize_grads=True)
+    wanted = torch.autograd.grad(expected, halting)
+    for one, other in zip(found, wanted, strict=True):
+        assert torch.allclose(one, other, atol=1e-5), "the price of time does not move the halting as E[t] does"
+
+
+def acceptance(make_cost: MakeCost, updates: int = 120) -> None:
+    """Check the prices' closed forms, then train on digits with each and without: each lowers its own term.
+
+    Raises:
+        AssertionError: A price without its rule, or that changes nothing, an untrained network, a time that is blind to
+            difficulty.
+    """
+    check_positions(make_cost)
+    check_time_price(make_cost)
     parts = tasks.split(CellInput("digits", "acceptance", {}, {}, {}, 0, tasks.digits(), root="acceptance"))
     plain, _ = _trained(make_cost(), parts, updates)
     timed, hasty = _trained(make_cost(time=0.1), parts, updates)
