@@ -5,7 +5,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from steelyard.bench import Outcome, Row, verdict
-from steelyard.bench.verdicts import judge
+from steelyard.bench.verdicts import judge, wanted_of_metric
 from steelyard.card import Claim
 from steelyard.contracts import Metric
 from steelyard.errors import InputError
@@ -228,3 +228,18 @@ def test_holm_is_shown_beside_and_does_not_change_the_verdict():
 def test_an_equivalence_claim_needs_a_margin():
     with pytest.raises(ValueError, match="margin"):
         claim(kind="equivalence")
+
+
+def test_an_equivalence_with_a_constant_names_both_ends():
+    claim = Claim(
+        id="c",
+        text="t",
+        metric="m",
+        arm="a",
+        versus=-0.5,
+        direction="lower",
+        margin=0.15,
+        kind="equivalence",
+        paper="p",
+    )
+    assert wanted_of_metric(claim, "{:.2f}".format) == "must be within -0.65 and -0.35"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from steelyard.bench import stats
 from steelyard.bench.results import Outcome, Row, Verdict
@@ -195,10 +195,9 @@ def _sentence(
     estimate, low, high = (value + claim.offset for value in interval)
     bar = claim.offset + claim.margin
     if not isinstance(claim.versus, str):
-        (least, most), side = sorted((of_metric(claim, low), of_metric(claim, high))), SIDE_OF_BAR[claim.direction]
-        figures = (
-            f"{of_metric(claim, estimate):.3g} [{least:.3g}, {most:.3g}], must be {side} {of_metric(claim, bar):.3g}"
-        )
+        least, most = sorted((of_metric(claim, low), of_metric(claim, high)))
+        wanted = wanted_of_metric(claim, "{:.3g}".format)
+        figures = f"{of_metric(claim, estimate):.3g} [{least:.3g}, {most:.3g}], {wanted}"
     elif claim.scale == "log_ratio":
         figures = f"ratio {_exp(estimate):.3g} [{_exp(low):.3g}, {_exp(high):.3g}], bar {_exp(bar):.3g}"
     else:
@@ -207,7 +206,16 @@ def _sentence(
     return f"{head}: {claim.text} [{task}: {figures}, {pairs} seeds{tail}]"
 
 
-SIDE_OF_BAR = {"higher": "above", "lower": "below"}
+_SIDE_OF_BAR = {"higher": "above", "lower": "below"}
+
+
+def wanted_of_metric(claim: Claim, write: Callable[[float], str]) -> str:
+    """Return where a claim about a constant wants the metric, as "must be below 3" or "must be within 1 and 2"."""
+    far = of_metric(claim, claim.offset + claim.margin)
+    if claim.kind == "equivalence":
+        low, high = sorted((of_metric(claim, claim.offset - claim.margin), far))
+        return f"must be within {write(low)} and {write(high)}"
+    return f"must be {_SIDE_OF_BAR[claim.direction]} {write(far)}"
 
 
 def of_metric(claim: Claim, value: float) -> float:

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from steelyard.bench.results import Outcome, Results, Row, Verdict
 from steelyard.bench.stats import Interval, iqm_interval, paired_interval
-from steelyard.bench.verdicts import SIDE_OF_BAR, of_metric
 from steelyard.bench.verdicts import arm_values as values_by_seed  # how a failed cell counts as the worst
+from steelyard.bench.verdicts import of_metric, wanted_of_metric
 from steelyard.contracts import Arm, Metric
 
 STATES = ("done", "failed", "running", "waiting")
@@ -229,9 +229,8 @@ def _figures(verdict: Verdict) -> str:
         for value, end in zip((verdict.low, verdict.high), infinite, strict=True)
     )
     estimate = number(of_metric(claim, (verdict.estimate or 0.0) + claim.offset))
-    bar = number(of_metric(claim, claim.offset + claim.margin))
     interval = f"[{number(min(low, high))}, {number(max(low, high))}]"
-    return f"{estimate} {interval}, must be {SIDE_OF_BAR[claim.direction]} {bar}"
+    return f"{estimate} {interval}, {wanted_of_metric(claim, number)}"
 
 
 def _exp(value: float | None) -> float | None:

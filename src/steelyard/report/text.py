@@ -35,15 +35,27 @@ def text_table(results: Results) -> str:
     if results.finished:
         labels = {task.name: task.label for task in results.tasks}
         claim = None
-        for verdict in results.verdicts:
+        tested = [verdict for verdict in results.verdicts if verdict.outcome is not Outcome.NOT_TESTABLE]
+        for verdict in tested:
             if verdict.claim.id != claim:
                 lines += textwrap.wrap(one_line(verdict.claim.text), WIDTH)[:3]
                 claim = verdict.claim.id
             lines += _verdict_lines(verdict, labels)
+        lines += _untested_lines(results)
         lines += [""] if results.verdicts else []
     for task in results.tasks:
         lines += _task_lines(results, task)
     return "\n".join(line.rstrip() for line in lines).rstrip() + "\n"
+
+
+def _untested_lines(results: Results) -> list[str]:
+    """Return one line for all claims that were not tested: they are many, and the report has their reasons."""
+    untested = sum(verdict.outcome is Outcome.NOT_TESTABLE for verdict in results.verdicts)
+    if not untested:
+        return []
+    rest = "one claim needs" if untested == 1 else f"{untested} claims need"
+    mark = f"  {MARKS[Outcome.NOT_TESTABLE]}{Outcome.NOT_TESTABLE:<18}"
+    return [f"{mark}{rest} arms, tasks or a scale that this run left out; the report names them"]
 
 
 def one_line(text: str) -> str:

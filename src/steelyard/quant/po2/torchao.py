@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torchao.quantization
 from torch import nn
-from torchao.core.config import AOBaseConfig
-from torchao.quantization.transform_module import _QUANTIZE_CONFIG_HANDLER, register_quantize_module_handler
 
+from steelyard.extras import require
 from steelyard.quant.po2 import core
 from steelyard.quant.po2.families import GridFamily
 from steelyard.quant.po2.families import family as find_family
 from steelyard.quant.po2.layers import QuantizedLinear
 from steelyard.quant.po2.torch_nn import quantizable
 
+_quantization = require("torchao.quantization", "torchao")
+_transform = require("torchao.quantization.transform_module", "torchao")
+_config = require("torchao.core.config", "torchao")
+
 
 @dataclass
-class PO2WeightOnlyConfig(AOBaseConfig):  # type: ignore[misc]
+class PO2WeightOnlyConfig(_config.AOBaseConfig):  # type: ignore[misc, name-defined]
     """Weight-only quantisation of linear layers on PO2 grids, for torchao's ``quantize_``.
 
     ``quantize_`` replaces every ``nn.Linear`` that its ``filter_fn`` takes, which by default includes output heads.
@@ -41,7 +43,7 @@ class PO2WeightOnlyConfig(AOBaseConfig):  # type: ignore[misc]
         core.plan(find_family(self.family), self.group_size, self.scale, self.search)
 
 
-@register_quantize_module_handler(PO2WeightOnlyConfig)  # type: ignore[untyped-decorator]
+@_transform.register_quantize_module_handler(PO2WeightOnlyConfig)  # type: ignore[untyped-decorator]
 def _quantize_module(module: nn.Module, config: PO2WeightOnlyConfig) -> nn.Module:
     """Return the packed layer; what is no plain ``nn.Linear`` stays as it is."""
     if not isinstance(module, nn.Linear) or not quantizable(module):
@@ -50,5 +52,5 @@ def _quantize_module(module: nn.Module, config: PO2WeightOnlyConfig) -> nn.Modul
 
 
 # The seam: the registry that quantize_ looks the handler up in.
-assert _QUANTIZE_CONFIG_HANDLER[PO2WeightOnlyConfig] is _quantize_module
-assert callable(torchao.quantization.quantize_)
+assert _transform._QUANTIZE_CONFIG_HANDLER[PO2WeightOnlyConfig] is _quantize_module
+assert callable(_quantization.quantize_)
