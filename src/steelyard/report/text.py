@@ -85,7 +85,7 @@ def _task_lines(results: Results, task: TaskInfo) -> list[str]:
     metric = task_metric(results, task.name)
     unit = f", {metric.unit}" if metric.unit else ""
     title = one_line(f"{task.label}: {metric.label}{unit} ({metric.better} is better)")
-    cost = UNITS.get(results.cost, "cost")
+    cost = _clip(UNITS.get(results.cost, results.cost), 10)
     head = f"  {'arm':<46} {'role':<9} {'mean':>10}  {'95 % interval':<24} {'n':>3} {'failed':>6}  {cost:>10}"
     rows = [_arm_line(item) for item in arm_summaries(results, task.name)]
     return [_clip(title, WIDTH), head, *rows, ""] if rows else []
