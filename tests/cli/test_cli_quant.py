@@ -188,7 +188,7 @@ def test_progress_on_a_terminal(monkeypatch, capsys):
         ("eval out --text text.txt --tokens 100 --window 100", "longer than the model's context of 64"),
         ("eval out --text text.txt --tokens 64 --window 32 --reference none", "neither a Hugging Face folder nor"),
         ("eval out --text text.txt --tokens 64 --window 32 --reference empty", "cannot be loaded as a causal language"),
-        ("eval lost --text text.txt --tokens 64 --window 32", "cannot be loaded as a causal language"),
+        ("eval lost --text text.txt --tokens 64 --window 32", "a model.safetensors that the conversion did not write"),
     ],
 )
 def test_wrong_use(steelyard, model, tmp_path, line, said):

@@ -12,7 +12,7 @@ from steelyard.data.cache import cache_folder, file_sha256
 from steelyard.errors import InputError
 from steelyard.extras import require
 from steelyard.models.gguf import GGUFFile
-from steelyard.models.hugging_face import one_line
+from steelyard.models.hugging_face import offline, one_line
 
 _LAYOUT = "1"  # of the folder; another number is another folder
 _WEIGHTS = "model.safetensors"
@@ -79,7 +79,10 @@ def _write(source: Path, folder: Path) -> None:
     require("safetensors.torch", "quant").save_file(weights, folder / _WEIGHTS, metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(file.config(), indent=1) + "\n")
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
+        with offline():
+            tokenizer = transformers.AutoTokenizer.from_pretrained(
+                source.parent, gguf_file=source.name, local_files_only=True, trust_remote_code=False
+            )
     except Exception as error:  # tokenizers raises bare ones
         raise InputError(
             f"{source}: its tokenizer cannot be read ({one_line(error)}); give a Hugging Face folder"

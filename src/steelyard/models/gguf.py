@@ -90,7 +90,7 @@ class GGUFFile:
         self.architecture = str(self.metadata.get("general.architecture"))
         if self.architecture not in _CLASSES:
             raise InputError(
-                f"{self.path} holds a model of architecture '{self.architecture}'; supported from GGUF: "
+                f"{self.path} holds a model of architecture {self.architecture[:80]!r}; supported from GGUF: "
                 f"{', '.join(_CLASSES)}. Give the Hugging Face folder of other models"
             )
         self._field = {
@@ -171,13 +171,17 @@ class GGUFFile:
     def _count(self, key: str, default: int | None = None) -> int:
         value = self._number(key, default)
         if not isinstance(value, int):
-            raise InputError(f"{self.path}: the key {self.architecture}.{key} must be a whole number, got {value!r}")
+            raise InputError(
+                f"{self.path}: the key {self.architecture}.{key} must be a whole number, got {str(value)[:80]!r}"
+            )
         return value
 
     def _number(self, key: str, default: float | None = None) -> Any:
         value = self._field.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value > 0):
-            raise InputError(f"{self.path}: the key {self.architecture}.{key} must be a positive number, got {value!r}")
+            raise InputError(
+                f"{self.path}: the key {self.architecture}.{key} must be a positive number, got {str(value)[:80]!r}"
+            )
         return value
 
     def _named(self, infos: list[_Info]) -> Iterator[tuple[str, GGUFTensor]]:
@@ -190,7 +194,7 @@ class GGUFFile:
             if info.name not in names:
                 raise InputError(f"{self.path}: a {self.architecture} model has no tensor like {info.name[:80]!r}")
             if info.name in seen:
-                raise InputError(f"{self.path} holds the tensor {info.name!r} twice")
+                raise InputError(f"{self.path} holds the tensor {info.name[:80]!r} twice")
             seen.add(info.name)
             yield names[info.name], self._located(info, names[info.name])
         if "token_embd.weight" not in seen:
@@ -283,7 +287,7 @@ class _Header:
         infos = [self._info() for _ in range(tensors)]
         align = metadata.get("general.alignment", 32)
         if not isinstance(align, int) or align < 1 or align & (align - 1):
-            raise InputError(f"{self._path}: general.alignment must be a power of two, got {align!r}")
+            raise InputError(f"{self._path}: general.alignment must be a power of two, got {str(align)[:80]!r}")
         start = -(-self._at // align) * align
         return metadata, [info._replace(offset=info.offset + start) for info in infos], start
 

@@ -4,11 +4,39 @@ from __future__ import annotations
 
 import contextlib
 import io
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from steelyard.errors import InputError
 from steelyard.extras import require
+from steelyard.models.paths import check_links, printable, usable_path
+from steelyard.models.safefile import parse_json
+
+_OTHER_MODELS = ("backbone", "use_pretrained_backbone", "pretrained_backbone", "use_timm_backbone")
+
+
+@contextlib.contextmanager
+def offline() -> Iterator[None]:
+    """Keep huggingface_hub off the network: what transformers would fetch in spite of ``local_files_only`` fails."""
+    with mock.patch.object(require("huggingface_hub.constants", "quant"), "HF_HUB_OFFLINE", True):
+        yield
+
+
+def names_other_model(config: Mapping[str, Any]) -> bool:
+    """Return whether a configuration, or a table in it, asks for the weights or the code of another model.
+
+    ``backbone`` names one of the hub or of timm, which has downloads of its own.
+    """
+    tables: list[Mapping[str, Any]] = [config]
+    while tables:
+        for key, value in tables.pop().items():
+            if isinstance(value, Mapping):
+                tables.append(value)
+            elif key in _OTHER_MODELS and value:
+                return True
+    return False
 
 
 def load_tokenizer(folder: str | Path) -> Any:
@@ -19,7 +47,10 @@ def load_tokenizer(folder: str | Path) -> Any:
     """
     transformers = require("transformers", "quant")
     try:
-        return transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+        with offline():
+            return transformers.AutoTokenizer.from_pretrained(
+                str(folder), local_files_only=True, trust_remote_code=False
+            )
     except Exception as error:  # tokenizers raises bare ones
         raise InputError(f"{folder}: its tokenizer cannot be read ({one_line(error)})") from error
 
@@ -30,6 +61,8 @@ def token_ids(folder: str | Path, text: str) -> list[int]:
     Raises:
         InputError: There is none that can be read, or it fails on the text.
     """
+    if usable_path(folder).is_dir():
+        check_links(Path(folder))
     tokenizer = load_tokenizer(folder)
     try:
         ids: list[int] = tokenizer(text, verbose=False)["input_ids"]
@@ -49,8 +82,9 @@ def load_causal_lm(path: str | Path) -> Any:
         MissingExtraError: transformers, or for GGUF accelerate, is not installed.
     """
     torch, transformers = require("torch", "quant"), require("transformers", "quant")
-    safetensors, path = require("safetensors", "quant"), Path(path)
+    path = usable_path(path)
     if path.is_dir():
+        _check_folder(path)
         place, options = path, dict[str, Any](use_safetensors=True)
     elif path.suffix == ".gguf" and path.is_file():
         require("accelerate", "quant")
@@ -59,19 +93,29 @@ def load_causal_lm(path: str | Path) -> Any:
         raise InputError(f"{path} is neither a Hugging Face folder nor a GGUF file")
     failed = f"{path} cannot be loaded as a causal language model"
     try:
-        with contextlib.redirect_stderr(io.StringIO()):  # bars of the loader; its warnings go another way
+        with offline(), contextlib.redirect_stderr(io.StringIO()):  # bars of the loader; its warnings go another way
             model, found = transformers.AutoModelForCausalLM.from_pretrained(
                 str(place), dtype=torch.float32, local_files_only=True, trust_remote_code=False,
                 output_loading_info=True, **options,
             )  # fmt: skip
-    except (OSError, KeyError, TypeError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
+    except Exception as error:  # transformers raises whatever it meets in a configuration that it refuses
         raise InputError(f"{failed}: {one_line(error)}") from error
     absent = sorted(found["missing_keys"]) + sorted(str(key) for key in found["mismatched_keys"])
     if absent:  # transformers would go on with random numbers there
-        raise InputError(f"{failed}: it lacks {absent[0][:100]}")
+        raise InputError(f"{failed}: it lacks {printable(absent[0][:100])}")
     return model.requires_grad_(False).eval()
 
 
+def _check_folder(folder: Path) -> None:
+    check_links(folder)
+    try:
+        config = parse_json((folder / "config.json").read_bytes(), folder / "config.json")
+    except OSError:  # none, most often: the loader says so
+        return
+    if isinstance(config, dict) and names_other_model(config):
+        raise InputError(f"{folder / 'config.json'} names another model (backbone), which is not fetched")
+
+
 def one_line(error: Exception) -> str:
-    """Return what an error says, on one line of bounded length."""
-    return " ".join(str(error).split())[:300]
+    """Return what an error says, on one line of bounded length and without characters that steer a terminal."""
+    return printable(" ".join(str(error).split())[:300])

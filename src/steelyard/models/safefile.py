@@ -118,11 +118,15 @@ class SafeFile:
             raise InputError(f"{where} is no table")
         dtype, shape, ends = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
         if not isinstance(dtype, str) or dtype not in DTYPES:
-            raise InputError(f"{where} has the dtype {dtype!r}; those that can be read are {', '.join(DTYPES)}")
+            raise InputError(
+                f"{where} has the dtype {str(dtype)[:80]!r}; those that can be read are {', '.join(DTYPES)}"
+            )
         if not (_are_sizes(shape) and _are_sizes(ends) and len(ends) == 2):
             raise InputError(f"{where} needs a shape and two data_offsets of numbers from 0")
         if ends[1] - ends[0] != math.prod(shape) * DTYPES[dtype].itemsize:
-            raise InputError(f"{where} has {ends[1] - ends[0]} bytes, which the shape {shape} of {dtype} contradicts")
+            raise InputError(
+                f"{where} has {ends[1] - ends[0]} bytes, which the shape {str(shape)[:80]} of {dtype} contradicts"
+            )
         return Span(dtype, tuple(shape), ends[0] + self.header_size, ends[1] + self.header_size)
 
     def _check_spans(self) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from steelyard.errors import InputError
 from steelyard.models.gguf import GGUFFile
+from steelyard.models.paths import check_links, printable, usable_path
 from steelyard.models.safefile import DTYPES, SafeFile, parse_json
 
 INDEX = "model.safetensors.index.json"
@@ -24,6 +25,7 @@ _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 _COUNTS = (torch.int64, torch.int32, torch.bool)  # buffers such as position ids: carried along
 _BLOCK = 1 << 22
+_NAME = 255  # bytes of a file name, on every file system in use
 
 
 class Entry(NamedTuple):
@@ -77,7 +79,7 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
         InputError: There is no such checkpoint, it is damaged, already quantised, or a pickle.
         MissingExtraError: It is a GGUF file and the package gguf is not installed.
     """
-    path = Path(path)
+    path = usable_path(path)
     if path.is_dir():
         return _open_folder(path)
     if not path.exists():
@@ -100,12 +102,15 @@ def _open_gguf(path: Path) -> Checkpoint:
 
 
 def _open_folder(folder: Path) -> Checkpoint:
+    check_links(folder)
     config = json_table(folder / "config.json") if (folder / "config.json").exists() else None
     if config is not None and config.get("quantization_config") is not None:
         raise InputError(f"{folder} is quantised already, says the quantization_config of its config.json")
     if (folder / INDEX).exists():
         return _of_files(folder, _indexed(folder), config, folder)
     candidates = [folder / _SINGLE] if (folder / _SINGLE).exists() else sorted(folder.glob("*.safetensors"))
+    if not all(file.name.isprintable() for file in candidates):
+        raise InputError(f"{folder} holds a .safetensors file whose name cannot be printed; rename it")
     if len(candidates) == 1:
         file = SafeFile(candidates[0])
         return _of_files(folder, dict.fromkeys(file.spans, file), config, folder)
@@ -146,7 +151,13 @@ def read_index(folder: Path) -> dict[str, Path]:
     if not all(name.isprintable() for name in places):
         raise InputError(f"{where} names tensors with characters that cannot be printed; it is damaged")
     for name in sorted(set(places.values())):
-        plain = name.isprintable() and "/" not in name and "\\" not in name and not name.startswith(".")
+        plain = (
+            name.isprintable()
+            and "/" not in name
+            and "\\" not in name
+            and not name.startswith(".")
+            and len(name.encode()) <= _NAME
+        )
         if not (plain and name.endswith(".safetensors")):
             raise InputError(f"{where} names the file {name[:80]!r}; a plain name of a .safetensors file is needed")
         if not (folder / name).exists():
@@ -194,6 +205,6 @@ def json_table(path: Path) -> dict[str, Any]:
 
 def _pickle_sentence(path: Path) -> str:
     return (
-        f"{path} may be a pickle, which can run any code when it is opened and is not read here; convert it to "
-        "safetensors first (save_pretrained of transformers writes that)"
+        f"{printable(str(path))} may be a pickle, which can run any code when it is opened and is not read here; "
+        "convert it to safetensors first (save_pretrained of transformers writes that)"
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
@@ -22,12 +23,14 @@ import torch
 from torch import Tensor
 
 from steelyard.errors import InputError
+from steelyard.models.paths import printable, usable_path
 from steelyard.models.safefile import PART, write_whole
 from steelyard.quant.po2 import core, scales
 from steelyard.quant.po2.checkpoints import INDEX, Checkpoint, json_table, open_checkpoint
 from steelyard.quant.po2.families import GridFamily
 from steelyard.quant.po2.families import family as find_family
-from steelyard.quant.po2.hf_files import linear_weights, write_config, write_tokenizer
+from steelyard.quant.po2.folder_lock import LOCK, locked
+from steelyard.quant.po2.hf_files import linear_weights, tokenizer_files, write_config
 from steelyard.quant.po2.memory import PeakMemory, give_back
 from steelyard.quant.po2.packed_files import FORMAT, PackedFile, write_packed
 from steelyard.quant.po2.summary import Summary, summarize
@@ -144,11 +147,12 @@ def convert(
     with PeakMemory() as memory:
         settings = _settings(family, group_size, scale, search, filter, keep, shard_bytes)
         checkpoint = open_checkpoint(source)
-        job = _plan(checkpoint, settings, _folder(checkpoint, Path(output)))
-        _claim(job, force)
-        reused = _write_shards(job, progress, memory)
-        summary = summarize(PackedFile(job.shard(number)) for number in range(len(job.batches)))
-        notes = _finish(job, summary)
+        job = _plan(checkpoint, settings, _folder(checkpoint, usable_path(output)))
+        with locked(job.output):
+            _claim(job, force)
+            reused = _write_shards(job, progress, memory)
+            summary = summarize(PackedFile(job.shard(number)) for number in range(len(job.batches)))
+            notes = _finish(job, summary)
     return Conversion(
         output=job.output,
         summary=summary,
@@ -222,8 +226,7 @@ def _plan(checkpoint: Checkpoint, settings: _Settings, output: Path) -> _Job:
 def _claim(job: _Job, force: bool) -> None:
     """Make the output folder ours: new, empty, or begun by the same conversion."""
     try:
-        job.output.mkdir(parents=True, exist_ok=True)
-        there = sorted(path.name for path in job.output.iterdir())
+        there = sorted(path.name for path in job.output.iterdir() if path.name != LOCK)
         begun = [name for name in there if _BEGUN.fullmatch(name)]  # what a killed run was writing
         there = [name for name in there if name not in begun]
         for name in begun if MANIFEST in there or not there else ():
@@ -231,23 +234,48 @@ def _claim(job: _Job, force: bool) -> None:
     except OSError as error:
         raise InputError(f"output {job.output} cannot be written: {error.strerror}") from None
     if MANIFEST in there:
-        if json_table(job.output / MANIFEST).get("plan") == job.plan:
+        old = json_table(job.output / MANIFEST)
+        if old.get("plan") == job.plan:
             return
         if not force:
             raise InputError(
                 f"output {job.output} holds a conversion of another checkpoint or with other settings; name another "
                 "folder, or replace it with force (--force)"
             )
-        for name in there:
-            if name in (MANIFEST, INDEX, "config.json") or _SHARD.fullmatch(name):
-                (job.output / name).unlink()
+        _remove(job.output, [name for name in there if _is_of(name, old)])
     elif there:
-        raise InputError(f"output {job.output} holds other files ({there[0]}); name a new or an empty folder")
+        raise InputError(
+            f"output {job.output} holds other files ({printable(there[0])}); name a new or an empty folder"
+        )
+    _write_manifest(job, [])
+
+
+def _is_of(name: str, manifest: dict[str, Any]) -> bool:
+    """Return whether a conversion wrote the file of that name, as its manifest (which is not trusted) tells."""
+    files = manifest.get("files")
+    return (
+        name in (MANIFEST, INDEX, "config.json")
+        or _SHARD.fullmatch(name) is not None
+        or (isinstance(files, list) and name in files)
+    )
+
+
+def _remove(folder: Path, names: list[str]) -> None:
+    for name in sorted(names, key=lambda name: name == MANIFEST):  # last: killed before, the folder is still known
+        try:
+            (folder / name).unlink()
+        except OSError as error:
+            raise InputError(f"{folder / name} cannot be removed: {error.strerror}") from None
+
+
+def _write_manifest(job: _Job, files: list[str]) -> None:
+    """Note whose folder it is, and the names of the tokenizer's files: a conversion that replaces it removes them."""
     about = {
         "plan": job.plan,
         "source": job.checkpoint.path.name,
         "identity": job.checkpoint.identity,
         "settings": {**job.settings._asdict(), "family": asdict(job.settings.family)},
+        "files": files,
     }
     write_whole(job.output / MANIFEST, [(json.dumps(about, indent=1) + "\n").encode()])
 
@@ -369,5 +397,9 @@ def _finish(job: _Job, summary: Summary) -> tuple[str, ...]:
         }
         dtype = settings.keep if settings.keep != "same" else None
         write_config(job.output, job.checkpoint.config, quantization, dtype)
-    note = write_tokenizer(job.output, job.checkpoint)
+    with tempfile.TemporaryDirectory() as scratch:
+        files, note = tokenizer_files(job.checkpoint, Path(scratch))
+        _write_manifest(job, [file.name for file in files])
+        for file in files:
+            write_whole(job.output / file.name, [file.read_bytes()])
     return () if note is None else (note,)

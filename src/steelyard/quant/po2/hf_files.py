@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import json
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import torch
 
 from steelyard.extras import require
-from steelyard.models.hugging_face import one_line
+from steelyard.models.hugging_face import names_other_model, offline, one_line
 from steelyard.models.safefile import write_whole
 from steelyard.quant.po2.checkpoints import Checkpoint, Entry
 from steelyard.quant.po2.torch_nn import default_filter
@@ -51,7 +50,9 @@ def _skeleton_weights(checkpoint: Checkpoint) -> set[str] | None:
     """Return the linear weights of the model that the configuration names, with and without its prefix."""
     config = checkpoint.config or {}
     classes = config.get("architectures")
-    if not (isinstance(classes, list) and classes and isinstance(classes[0], str)) or _is_endless(config):
+    if not (isinstance(classes, list) and classes and isinstance(classes[0], str)):
+        return None
+    if _is_endless(config) or names_other_model(config):
         return None
     if importlib.util.find_spec("transformers") is None:
         return None
@@ -60,7 +61,7 @@ def _skeleton_weights(checkpoint: Checkpoint) -> set[str] | None:
     if not _is_subclass(kind, transformers.PreTrainedModel):
         return None
     try:
-        with torch.device("meta"):  # no memory, and no draw from the global random stream
+        with offline(), torch.device("meta"):  # no memory, and no draw from the global random stream
             model = kind(kind.config_class.from_dict(config))
     except Exception:  # transformers raises whatever it meets in a configuration that it refuses: names tell
         return None
@@ -98,27 +99,27 @@ def write_config(output: Path, config: Mapping[str, Any], quantization: Mapping[
     write_whole(output / "config.json", [(json.dumps(fields, indent=2, sort_keys=True) + "\n").encode()])
 
 
-def write_tokenizer(output: Path, checkpoint: Checkpoint) -> str | None:
-    """Copy the tokenizer beside the weights, or make it from a GGUF file; return why there is none, or None."""
+def tokenizer_files(checkpoint: Checkpoint, scratch: Path) -> tuple[list[Path], str | None]:
+    """Return the tokenizer's files beside the weights, or made in ``scratch`` from a GGUF file; and why there are none.
+
+    Args:
+        checkpoint: A checkpoint whose folder's links have been checked.
+        scratch: An empty folder.
+    """
     if checkpoint.folder is not None:
-        for name in _BESIDE:
-            if (checkpoint.folder / name).is_file():
-                write_whole(output / name, [(checkpoint.folder / name).read_bytes()])
-        return None
+        return [checkpoint.folder / name for name in _BESIDE if (checkpoint.folder / name).is_file()], None
     if checkpoint.path.suffix != ".gguf":
-        return "no tokenizer and no config.json: a bare safetensors file has none beside it"
+        return [], "no tokenizer and no config.json: a bare safetensors file has none beside it"
     if importlib.util.find_spec("transformers") is None:
-        return "no tokenizer: making it from a GGUF file needs transformers (pip install 'steelyard[quant]')"
+        return [], "no tokenizer: making it from a GGUF file needs transformers (pip install 'steelyard[quant]')"
     transformers = require("transformers", "quant")
-    with tempfile.TemporaryDirectory() as scratch:
-        try:
-            where, file = str(checkpoint.path.resolve().parent), checkpoint.path.name
+    try:
+        where, file = str(checkpoint.path.resolve().parent), checkpoint.path.name
+        with offline():
             made = transformers.AutoTokenizer.from_pretrained(
                 where, gguf_file=file, local_files_only=True, trust_remote_code=False
             )
-            made.save_pretrained(scratch)
-        except Exception as error:  # its readers raise whatever they meet, also a bare Exception; weights go without
-            return f"no tokenizer: transformers cannot make it from {file} ({one_line(error)})"
-        for path in sorted(Path(scratch).iterdir()):
-            write_whole(output / path.name, [path.read_bytes()])
-    return None
+        made.save_pretrained(scratch)
+    except Exception as error:  # its readers raise whatever they meet, also a bare Exception; weights go without
+        return [], f"no tokenizer: transformers cannot make it from {file} ({one_line(error)})"
+    return sorted(scratch.iterdir()), None

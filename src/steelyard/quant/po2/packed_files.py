@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from steelyard.errors import InputError
+from steelyard.models.paths import check_links, usable_path
 from steelyard.models.safefile import SafeFile, parse_json, write_safe
 from steelyard.quant.po2.checkpoints import INDEX, read_index
 from steelyard.quant.po2.tensor import QuantizedTensor
@@ -154,8 +155,9 @@ def packed_files(path: Path) -> list[PackedFile]:
     Raises:
         InputError: There is none, the folder is not finished, or a file in it is damaged.
     """
-    if not path.is_dir():
+    if not usable_path(path).is_dir():
         return [PackedFile(path)]
+    check_links(path)
     if not (path / INDEX).is_file():
         raise InputError(f"{path} holds no {INDEX}: it is no converted checkpoint, or its conversion has not ended")
     return [PackedFile(shard) for shard in sorted(set(read_index(path).values()))]

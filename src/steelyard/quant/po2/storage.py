@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from steelyard.errors import InputError
+from steelyard.models.paths import printable, usable_path
 from steelyard.quant.po2.activation_quantizer import ActivationQuantizer
 from steelyard.quant.po2.families import GridFamily
 from steelyard.quant.po2.layers import PackedLayer, QuantizedConv, QuantizedLinear
@@ -42,7 +43,7 @@ def save_quantized(model: nn.Module, path: str | Path) -> None:
     plain, shared = _plain(model)
     activations = {name: _described(layer.activations) for name, layer in layers.items() if layer.activations}
     about = {"tied": {**tied, **shared}, "activations": activations}
-    write_packed(Path(path), quantized, plain, model=about)
+    write_packed(usable_path(path), quantized, plain, model=about)
 
 
 def load_quantized(path: str | Path, model: nn.Module | None = None) -> Any:
@@ -59,7 +60,7 @@ def load_quantized(path: str | Path, model: nn.Module | None = None) -> Any:
     Raises:
         InputError: The file is damaged or has another format version, or the model does not fit to it.
     """
-    path = Path(path)
+    path = usable_path(path)
     files = packed_files(path)
     quantized: dict[str, QuantizedTensor] = {}
     plain: dict[str, Tensor] = {}
@@ -73,6 +74,8 @@ def load_quantized(path: str | Path, model: nn.Module | None = None) -> Any:
         activations |= _table(file, "activations")
         tied |= _table(file, "tied")
     for alias, name in tied.items():
+        if not isinstance(name, str):
+            raise InputError(f"{path} is damaged: its header ties '{alias[:80]}' to something that is no name")
         if name in quantized:
             quantized[alias] = quantized[name]
         elif name in plain:
@@ -145,6 +148,8 @@ def _table(file: PackedFile, key: str) -> dict[str, Any]:
     table = file.model.get(key, {})
     if not isinstance(table, dict):
         raise InputError(f"{file.file.path} is damaged: '{key}' of its header is no table")
+    if not all(name.isprintable() for name in table):
+        raise InputError(f"{file.file.path} is damaged: '{key}' of its header has names that cannot be printed")
     return table
 
 
@@ -186,7 +191,9 @@ def _set_activations(model: nn.Module, name: str, described: Any, path: Path) ->
             family, described["group_size"], described["scale"], described["search"], int(described["axis"])
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:  # InputError is a ValueError
-        raise InputError(f"{path} is damaged: the activation quantiser of '{name[:80]}': {error}") from None
+        raise InputError(
+            f"{path} is damaged: the activation quantiser of '{name[:80]}': {printable(str(error))}"
+        ) from None
     if not isinstance(layer, PackedLayer):
         raise InputError(f"{path} is damaged: '{name[:80]}' has an activation quantiser but no packed weight")
     layer.activations = made

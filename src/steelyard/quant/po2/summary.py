@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -130,7 +131,7 @@ def _layer(file: PackedFile, name: str) -> tuple[Layer, tuple[float, float] | No
 
 def _number(value: Any) -> float | None:
     """Return a finite number >= 0 out of a report that came from a file; None for anything else."""
-    usable = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+    usable = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= sys.float_info.max
     return float(value) if usable else None
 
 

@@ -10,8 +10,10 @@ import torch
 from steelyard.errors import InputError
 from steelyard.extras import require
 from steelyard.models.hugging_face import load_causal_lm, token_ids
+from steelyard.models.paths import usable_path
 from steelyard.quant.po2.checkpoints import json_table
 from steelyard.quant.po2.evaluate import compare, perplexity, token_windows
+from steelyard.quant.po2.packed_files import packed_files
 
 _LETTERS_A_TOKEN = 32  # of the text that is looked at; no tokenizer takes more for prose
 
@@ -53,7 +55,7 @@ def evaluate_text(
         InputError: A file cannot be read, the text is too short, or the model has no language head.
         MissingExtraError: transformers is not installed.
     """
-    folder, text = Path(folder), Path(text)
+    folder, text = usable_path(folder), usable_path(text)
     if tokens < window:
         raise InputError(f"tokens must be at least one window of {window}, got {tokens}")
     try:
@@ -65,6 +67,10 @@ def evaluate_text(
     method = json_table(folder / "config.json").get("quantization_config")
     if not isinstance(method, dict) or method.get("quant_method") != "po2":
         raise InputError(f"{folder} is no converted folder: its config.json has no quantization_config of po2")
+    if (folder / "model.safetensors").exists():  # transformers would take it, unchecked, for what the index names
+        raise InputError(f"{folder} holds a model.safetensors that the conversion did not write; remove it")
+    for file in packed_files(folder):
+        file.check()
     require("steelyard.quant.po2.huggingface", "quant")  # registers the format
     ids = torch.tensor(token_ids(folder, letters[: _LETTERS_A_TOKEN * tokens]), dtype=torch.int64)
     windows = token_windows(ids, window, tokens // window)
