@@ -294,6 +294,16 @@ def test_one_position_for_the_whole_batch():
     assert torch.equal(y, core.occlude(torch.zeros(5, 1, 6, 6), 3, per_sample=False)), "no generator means seed 0"
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("steps", [4, 16])
+def test_time_of_halting_distributions_in_half_precision(dtype, steps):
+    z = torch.randn(200, steps - 1, generator=torch.Generator().manual_seed(0))
+    p = core.adaptive_log_p(z.to(dtype)).exp()
+    assert float(core.time_cost(p)) == pytest.approx(float(core.expected_steps(p.float()).mean()), rel=0.02)
+    with pytest.raises(InputError, match="p must"):
+        core.time_cost(p * 0.9)
+
+
 IMAGES = torch.zeros(2, 1, 4, 6)
 LAYER = torch.ones(2, 3)
 
@@ -324,6 +334,18 @@ LAYER = torch.ones(2, 3)
         (lambda: core.stopping_steps(torch.ones(1, 1), threshold=0.0), "threshold"),
         (lambda: core.stopping_steps(torch.ones(2, 1), "sample", draws=torch.ones(1)), "draws"),
         (lambda: core.task_loss(torch.zeros(1, 1, 2), torch.zeros(1, 1), torch.tensor([0]), "hinge"), "task loss"),
+        (lambda: core.occlude(IMAGES, None), "size"),
+        (lambda: core.occlude(IMAGES, "2"), "size"),
+        (lambda: core.occlude(IMAGES, 1 + 0j), "size"),
+        (lambda: core.occlude(IMAGES, 1, fill=None), "fill"),
+        (lambda: core.occlude(IMAGES, 1, generator=5), "generator"),
+        (lambda: core.occlude(IMAGES.to_sparse(), 1), "x"),
+        (lambda: core.occlude([[1.0]], 1), "x"),
+        (lambda: core.time_cost([0.5, 0.5]), "p must be a floating tensor"),
+        (lambda: core.breadth_cost(LAYER for _ in range(2)), "weights"),
+        (lambda: core.depth_cost(None), "weights"),
+        (lambda: core.geometric_divergence(torch.ones(1, 1), "a"), "rate"),
+        (lambda: core.stopping_steps(torch.ones(1, 1), threshold=None), "threshold"),
     ],
 )
 def test_bad_input_is_one_sentence(call, names):

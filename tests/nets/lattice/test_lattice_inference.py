@@ -156,7 +156,11 @@ NET = LatticeRCNN(1, 3, 2, 2, 3)
         (lambda: stop_early(NET, images(0)), "x"),
         (lambda: stop_early(NET, torch.tensor(1.0), "sample"), "x"),
         (lambda: stop_early(NET, None), "x"),
+        (lambda: stop_early(NET, images(1), threshold=None), "threshold"),
+        (lambda: stop_early(NET, images(1), "sample", generator=5), "generator"),
+        (lambda: stop_early(NET, images(1), generator=5), "generator"),
         (lambda: EntropyThreshold(NET, -0.1), "threshold"),
+        (lambda: EntropyThreshold(NET, None), "threshold"),
         (lambda: EntropyThreshold(NET, math.nan), "threshold"),
     ],
 )

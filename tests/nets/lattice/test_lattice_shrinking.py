@@ -262,6 +262,7 @@ def hidden():
         (lambda: shrink(net_of(), -0.1), "threshold"),
         (lambda: shrink(net_of(), 1.0), "threshold"),
         (lambda: shrink(net_of(), math.nan), "threshold"),
+        (lambda: shrink(net_of(), None), "threshold"),
         (lambda: used_resources(net_of(), 1.0), "threshold"),
         (lambda: used_resources(net_of(), images=X * 3), "input_range"),
     ],

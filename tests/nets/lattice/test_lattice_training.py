@@ -327,6 +327,21 @@ def blind():
         ({"occlusion": (-1, 2)}, "occlusion"),
         ({"task_loss": "hinge"}, "task loss"),
         ({"lr": 1e30, "epochs": 5, "grad_clip": 1e30}, "lr"),
+        ({"lr": math.inf, "updates": 1}, "lr"),
+        ({"halting_lr": math.inf}, "halting_lr"),
+        ({"grad_clip": math.inf}, "grad_clip"),
+        ({"lr": "fast"}, "lr"),
+        ({"lr": 1e39, "updates": 1}, "lr must be above 0 and below"),
+        ({"deep_supervision": None}, "deep_supervision"),
+        ({"seed": None}, "seed"),
+        ({"cost": 5}, "cost"),
+        ({"cost": lambda *_: {}}, "cost must return a dict"),
+        ({"cost": lambda *_: None}, "cost must return a dict"),
+        ({"cost": lambda *_: {"mine": torch.zeros(())}}, "cost must return a dict"),
+        ({"cost": lambda *_: {"time": 0.0}}, "scalar tensors"),
+        ({"data": (X.to_sparse(), Y)}, "dense"),
+        ({"data": ("ab", Y)}, "data must hold"),
+        ({"model": nn.Linear(2, 2)}, "LatticeRCNN"),
         ({"model": Normed()}, "batch norm 'norm'"),
         ({"model": blind()}, "layer 1 is dead"),
     ],
@@ -337,6 +352,17 @@ def test_bad_input_is_one_sentence(kwargs, names):
         train_lattice(**copy.deepcopy(kwargs))
     assert names in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_weights_are_looked_at_after_the_last_update():
+    net = net_of()
+
+    def spoil(update):
+        with torch.no_grad():
+            net.readout_bias[0] = math.nan
+
+    with pytest.raises(InputError, match="weights are not finite after the last update"):
+        train_lattice(net, (X, Y), updates=1, occlusion=None, progress=spoil)
 
 
 def test_numpy_labels_of_any_integer_kind():

@@ -8,8 +8,9 @@ is a reconstruction unless its docstring says otherwise.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Literal, TypeVar
+import numbers
+from collections.abc import Callable, Sequence, Sized
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,11 @@ Steps = TypeVar("Steps", Tensor, npt.NDArray[np.int64], int, float)
 _NORM_EPS = 1e-12  # inside the square root: the gradient of a zero norm is 0, not NaN
 _KERNEL = 9  # 3x3
 MASS_SLACK = 1e-6  # a halting mass this close to the threshold has reached it, whatever the rounding
+
+
+def is_number(value: Any) -> bool:
+    """Whether ``value`` is a real number (numpy's are)."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 # ------------------------------------------------------------------------------------------------- halting in time
@@ -111,10 +117,13 @@ def time_cost(p: Tensor) -> Tensor:
     Raises:
         InputError: p is no distribution over steps.
     """
-    if not p.is_floating_point() or p.ndim == 0 or p.numel() == 0:
-        raise InputError(f"p must be a floating tensor (..., T) that is not empty, not {p.dtype} {tuple(p.shape)}.")
-    sums = p.detach().sum(-1)
-    if not bool(((sums - 1).abs() <= 1e-3).all()) or bool((p.detach() < 0).any()):  # `not`: NaN fails too
+    if not isinstance(p, Tensor) or not p.is_floating_point() or p.ndim == 0 or p.numel() == 0:
+        told = f"{p.dtype} {tuple(p.shape)}" if isinstance(p, Tensor) else type(p).__name__
+        raise InputError(f"p must be a floating tensor (..., T) that is not empty, not {told}.")
+    slack = max(1e-3, 4 * torch.finfo(p.dtype).eps)  # half precision rounds each p
+    if not bool(((p.detach().double().sum(-1) - 1).abs() <= slack).all()) or bool(
+        (p.detach() < 0).any()
+    ):  # `not`: NaN fails too
         raise InputError(
             "p must hold halting probabilities that are not negative and sum to 1 over the last dimension."
         )
@@ -131,8 +140,8 @@ def geometric_divergence(p: Tensor, rate: float) -> Tensor:
     Returns:
         A scalar, averaged over the inputs.
     """
-    if not 0 < rate < 1:
-        raise InputError(f"rate must be between 0 and 1, not {rate}.")
+    if not is_number(rate) or not 0 < rate < 1:
+        raise InputError(f"rate must be between 0 and 1, not {rate!r}.")
     steps = torch.arange(p.shape[-1], dtype=p.dtype, device=p.device)
     log_prior = torch.log_softmax(steps * math.log1p(-rate), dim=-1)
     divergence: Tensor = torch.special.xlogy(p, p) - p * log_prior
@@ -208,8 +217,8 @@ def _ranks(values: Tensor) -> Tensor:
 
 
 def _powers(weights: Sequence[Tensor], q: int) -> list[Tensor]:
-    if len(weights) == 0:
-        raise InputError("weights must list at least one layer's tensor.")
+    if not isinstance(weights, Sized) or len(weights) == 0:
+        raise InputError("weights must be a list of at least one layer's tensor.")
     return norm_powers([_squares(weight, index) for index, weight in enumerate(weights)], q)
 
 
@@ -267,8 +276,8 @@ def check_rule(rule: str, threshold: float) -> None:
     """Refuse an unknown rule or a halting mass outside (0, 1]."""
     if rule not in ("threshold", "sample"):
         raise InputError(f"rule must be 'threshold' or 'sample', not {rule!r}.")
-    if not 0 < threshold <= 1:
-        raise InputError(f"threshold must be a halting mass above 0 and at most 1, not {threshold}.")
+    if not is_number(threshold) or not 0 < threshold <= 1:
+        raise InputError(f"threshold must be a halting mass above 0 and at most 1, not {threshold!r}.")
 
 
 def stopping_steps(
@@ -391,26 +400,44 @@ def occlude(
     Raises:
         InputError: A shape, a negative size or a size larger than the image.
     """
-    if x.ndim != 4 or not x.is_floating_point():
-        raise InputError(f"x must be a floating tensor (batch, channels, height, width), not {tuple(x.shape)}.")
+    if not isinstance(x, Tensor) or x.layout != torch.strided or x.ndim != 4 or not x.is_floating_point():
+        told = tuple(x.shape) if isinstance(x, Tensor) and x.layout == torch.strided else f"a {type(x).__name__}"
+        raise InputError(f"x must be a dense floating tensor (batch, channels, height, width), not {told}.")
     batch, _, height, width = x.shape
-    sizes = torch.as_tensor(size)
-    if sizes.is_floating_point() or sizes.dtype == torch.bool or sizes.shape not in ((), (batch,)):
+    try:
+        sizes = torch.as_tensor(size)
+    except (TypeError, ValueError, RuntimeError):
+        sizes = torch.tensor(torch.nan)  # refused like any number that is not whole
+    if (
+        sizes.is_complex()
+        or sizes.is_floating_point()
+        or sizes.dtype == torch.bool
+        or sizes.shape not in ((), (batch,))
+    ):
         raise InputError(f"size must be a whole number of pixels, one for all or one per image ({batch}).")
     if sizes.numel() and (int(sizes.min()) < 0 or int(sizes.max()) > min(height, width)):
         seen = int(sizes.min()) if int(sizes.min()) < 0 else int(sizes.max())
         raise InputError(f"size must be between 0 and the image's {min(height, width)} pixels, not {seen}.")
     if not per_sample and sizes.ndim:
         raise InputError("size must be one number when per_sample=False.")
-    if not math.isfinite(fill):
-        raise InputError(f"fill must be a finite value, not {fill}.")
-    generator = torch.Generator().manual_seed(0) if generator is None else generator
+    if not is_number(fill) or not math.isfinite(fill):
+        raise InputError(f"fill must be a finite value, not {fill!r}.")
+    generator = generator_or_default(generator)
     corners = torch.rand((batch if per_sample else 1, 2), generator=generator, device=generator.device)
     corners, sizes = corners.to(x.device), sizes.to(x.device)
     rows = _span(corners[:, 0], sizes, height)
     columns = _span(corners[:, 1], sizes, width)
     covered = rows.unsqueeze(2) & columns.unsqueeze(1)
     return x.masked_fill(covered.unsqueeze(1), fill)
+
+
+def generator_or_default(generator: torch.Generator | None) -> torch.Generator:
+    """Return the generator, a fresh one with seed 0 for None."""
+    if generator is None:
+        return torch.Generator().manual_seed(0)
+    if not isinstance(generator, torch.Generator):
+        raise InputError(f"generator must be a torch.Generator or None, not {generator!r}.")
+    return generator
 
 
 def _span(uniform: Tensor, sizes: Tensor, length: int) -> Tensor:

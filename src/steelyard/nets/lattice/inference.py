@@ -76,9 +76,9 @@ def stop_early(
             connects its layers in a way of its own.
     """
     core.check_rule(rule, threshold)
+    source = core.generator_or_default(generator)
     refuse_overridden(model, "log_p_time", "fan_in")
     if rule == "sample":
-        source = torch.Generator().manual_seed(0) if generator is None else generator
         return _run(model, x, lambda count: _Halting(model, _uniform(count, source), sampled=True))
     return _run(model, x, lambda count: _Halting(model, np.full(count, threshold - MASS_SLACK), sampled=False))
 
@@ -95,8 +95,8 @@ class EntropyThreshold:
     """
 
     def __init__(self, model: LatticeRCNN, threshold: float = 0.5) -> None:
-        if not threshold >= 0:
-            raise InputError(f"threshold must be an entropy in nats that is not negative, not {threshold}.")
+        if not core.is_number(threshold) or not threshold >= 0:
+            raise InputError(f"threshold must be an entropy in nats that is not negative, not {threshold!r}.")
         refuse_overridden(model, "fan_in")
         self.model, self.threshold = model, threshold
 

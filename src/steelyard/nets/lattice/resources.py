@@ -65,8 +65,8 @@ class BoxCheck:
 
 def check_share(threshold: float) -> None:
     """Refuse a threshold outside [0, 1)."""
-    if not 0 <= threshold < 1:
-        raise InputError(f"threshold must be a share of the largest norm, at least 0 and below 1, not {threshold}.")
+    if not core.is_number(threshold) or not 0 <= threshold < 1:
+        raise InputError(f"threshold must be a share of the largest norm, at least 0 and below 1, not {threshold!r}.")
 
 
 def channel_norms(model: LatticeRCNN, readout: bool) -> list[Tensor]:

@@ -94,14 +94,13 @@ class LatticeRCNN(nn.Module):
         self.strides = _per_layer("stride", 1 if stride is None else stride, layers)
         self.max_steps, self.pool = whole_number("max_steps", max_steps), whole_number("pool", pool)
         _check_time(time, self.max_steps, layers, halting_bound, halting_start)
-        if not 0 < readout_scale < math.inf:
-            raise InputError(f"readout_scale must be a positive number, not {readout_scale}.")
-        if input_range is not None and not input_range[0] < input_range[1]:
-            raise InputError(f"input_range must be (lowest, highest) or None, not {input_range}.")
+        if not core.is_number(readout_scale) or not 0 < readout_scale < math.inf:
+            raise InputError(f"readout_scale must be a positive number, not {readout_scale!r}.")
+        _check_range(input_range)
         self.time: TimeSelection = time
         self.halting_bound, self.halting_start, self.state_term = halting_bound, halting_start, state_term
         self.readout_scale, self.input_range = readout_scale, input_range
-        self._build(seed if isinstance(seed, torch.Generator) else rng.torch_generator("lattice", "init", seed))
+        self._build(torch_generator("init", seed))
 
     def _build(self, generator: torch.Generator) -> None:
         weights = []
@@ -230,9 +229,10 @@ class LatticeRCNN(nn.Module):
         )
 
     def _check(self, x: Tensor) -> None:
-        if not isinstance(x, Tensor) or not x.is_floating_point() or x.ndim != 4 or x.shape[0] == 0:
+        dense = isinstance(x, Tensor) and x.layout == torch.strided
+        if not dense or not x.is_floating_point() or x.ndim != 4 or x.shape[0] == 0:
             raise InputError(
-                "x must be a floating tensor of images (batch, channels, height, width), batch at least 1."
+                "x must be a dense floating tensor of images (batch, channels, height, width), batch at least 1."
             )
         if x.shape[1] != self.in_channels:
             raise InputError(f"x has {x.shape[1]} channels, but the network takes in_channels = {self.in_channels}.")
@@ -286,15 +286,14 @@ class ResourceCost:
 
     def __post_init__(self) -> None:
         for name in ("breadth", "depth", "time", "readout_decay"):
-            value = getattr(self, name)
-            if not 0 <= value < math.inf:
-                raise InputError(f"{name} must be a price that is finite and not negative, not {value}.")
+            check_price(name, getattr(self, name))
         if self.q not in (1, 2):
             raise InputError(f"q must be 1 (group lasso) or 2 (weight decay), not {self.q!r}.")
-        if not 0 <= self.ramp <= 1:
-            raise InputError(f"ramp must be a share of the training between 0 and 1, not {self.ramp}.")
-        if self.time_prior is not None and not 0 < self.time_prior < 1:
-            raise InputError(f"time_prior must be a rate between 0 and 1 or None, not {self.time_prior}.")
+        if not core.is_number(self.ramp) or not 0 <= self.ramp <= 1:
+            raise InputError(f"ramp must be a share of the training between 0 and 1, not {self.ramp!r}.")
+        prior = self.time_prior
+        if prior is not None and not (core.is_number(prior) and 0 < prior < 1):
+            raise InputError(f"time_prior must be a rate between 0 and 1 or None, not {prior!r}.")
         for name in ("breadth_weight", "depth_weight"):
             core.position_weights(torch.ones(1), 1, getattr(self, name))
 
@@ -313,8 +312,8 @@ class ResourceCost:
                 LatticeRCNN, or ``progress`` is outside [0, 1].
         """
         net = _lattice(model)
-        if not 0 <= progress <= 1:
-            raise InputError(f"progress must be between 0 and 1, not {progress}.")
+        if not core.is_number(progress) or not 0 <= progress <= 1:
+            raise InputError(f"progress must be between 0 and 1, not {progress!r}.")
         factor = min(1.0, progress / self.ramp) if self.ramp else 1.0
         zero = net.readout.new_zeros(())
         terms = {"breadth": zero, "depth": zero, "time": zero, "readout": zero}
@@ -383,10 +382,18 @@ def _check_time(time: str, steps: int, layers: int, bound: float | None, start: 
         )
     if time not in ("adaptive", "fixed"):
         raise InputError(f"time must be 'adaptive' or 'fixed', not {time!r}.")
-    if bound is not None and not 0 < bound < math.inf:
-        raise InputError(f"halting_bound must be a positive number or None, not {bound}.")
-    if not math.isfinite(start):
-        raise InputError(f"halting_start must be finite, not {start}.")
+    if bound is not None and not (core.is_number(bound) and 0 < bound < math.inf):
+        raise InputError(f"halting_bound must be a positive number or None, not {bound!r}.")
+    if not core.is_number(start) or not math.isfinite(start):
+        raise InputError(f"halting_start must be a finite number, not {start!r}.")
+
+
+def _check_range(limits: tuple[float, float] | None) -> None:
+    if limits is None:
+        return
+    pair = list(limits) if isinstance(limits, Sequence) else []
+    if len(pair) != 2 or not all(map(core.is_number, pair)) or not pair[0] < pair[1]:
+        raise InputError(f"input_range must be (lowest, highest) or None, not {limits!r}.")
 
 
 def _pool(h: Tensor, regions: int) -> Tensor:
@@ -395,6 +402,22 @@ def _pool(h: Tensor, regions: int) -> Tensor:
     if height % regions or width % regions:
         return functional.adaptive_avg_pool2d(h, regions)
     return functional.avg_pool2d(h, (height // regions, width // regions))
+
+
+def check_price(name: str, value: Any) -> None:
+    """Refuse a price that is no number, negative or not finite."""
+    if not core.is_number(value) or not 0 <= value < math.inf:
+        raise InputError(f"{name} must be a price that is finite and not negative, not {value!r}.")
+
+
+def torch_generator(stream: str, seed: int | torch.Generator) -> torch.Generator:
+    """Return ``seed`` if it is a generator, else the one of this method's ``stream`` and the seed."""
+    if isinstance(seed, torch.Generator):
+        return seed
+    number: Any = seed  # callers need not check their types
+    if not isinstance(number, numbers.Integral):
+        raise InputError(f"seed must be a whole number or a torch.Generator, not {seed!r}.")
+    return rng.torch_generator("lattice", stream, int(seed))
 
 
 def whole_number(name: str, value: Any, least: int = 1) -> int:

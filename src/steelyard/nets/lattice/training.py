@@ -12,14 +12,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from steelyard import rng
 from steelyard.errors import InputError
 from steelyard.nets.lattice import core
 from steelyard.nets.lattice.core import TaskLoss
-from steelyard.nets.lattice.torch_nn import LatticeOutput, LatticeRCNN, ResourceCost, refuse_batch_norm, whole_number
+from steelyard.nets.lattice.torch_nn import (
+    LatticeOutput,
+    LatticeRCNN,
+    ResourceCost,
+    refuse_batch_norm,
+    torch_generator,
+    whole_number,
+)
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]
 _MARGIN = 0.02  # E[t] this close to 1 or T is a collapse or a saturation
+_LARGEST = 1e37  # of rates and norms: Adam's first step multiplies by ten, and float32 ends at 3.4e38
 _SPREAD = 1e-3  # steps; below, E[t] is the same for all inputs
 
 
@@ -86,7 +93,7 @@ class _Recipe:
     def losses(self, model: LatticeRCNN, x: Tensor, y: Tensor, progress: float) -> tuple[dict[str, Tensor], Tensor]:
         output: LatticeOutput = model(x)
         task = core.task_loss(output.step_logits, output.log_p_time, y, self.kind, self.deep_supervision)
-        terms = self.cost(model, output, progress)
+        terms = _checked(self.cost(model, output, progress))
         loss = task + torch.stack(list(terms.values())).sum()
         seen = output.expected_time.detach()
         hits = (output.logits.detach().argmax(1) == y).to(seen.dtype).mean()
@@ -145,12 +152,18 @@ def train_lattice(
     Warns:
         HaltingWarning: E[t] within 2 % of 1 or of T, below 2 steps in a deep network, or equal for all inputs.
     """
+    if not isinstance(model, LatticeRCNN):
+        raise InputError(f"model must be a LatticeRCNN, not {type(model).__name__}.")
     refuse_batch_norm(model)
+    if cost is not None and not callable(cost):
+        raise InputError(f"cost must be a ResourceCost or None, not {cost!r}.")
     x, y = _tensors(model, data)
     _check_settings(epochs, lr, halting_lr, batch_size, grad_clip, deep_supervision, updates)
-    recipe = _Recipe(cost or ResourceCost(), task_loss, deep_supervision, occlusion, occlusion_fill, augment)
+    recipe = _Recipe(
+        ResourceCost() if cost is None else cost, task_loss, deep_supervision, occlusion, occlusion_fill, augment
+    )
     _check_occlusion(occlusion, x)
-    generator = seed if isinstance(seed, torch.Generator) else rng.torch_generator("lattice", "training", seed)
+    generator = torch_generator("training", seed)
     optimizer = _adam(model, lr, halting_lr)
     per_epoch = math.ceil(len(x) / batch_size)
     total = epochs * per_epoch if updates is None else updates
@@ -173,6 +186,8 @@ def train_lattice(
             _close_epoch(history, rows)
             refuse_dead_input(model)
             rows = []
+    if not all(bool(torch.isfinite(parameter).all()) for parameter in model.parameters()):
+        raise InputError(f"the weights are not finite after the last update: lower lr, or grad_clip = {grad_clip}.")
     warn_of_halting(model, history.expected_time[-1], history.time_spread[-1])
     return history
 
@@ -197,6 +212,17 @@ def refuse_dead_input(model: LatticeRCNN) -> None:
     """Refuse a network whose first layer sees nothing of the image."""
     if not bool(model.weights[0][:, : model.in_channels].any()):
         raise InputError("all of layer 1 is dead: no weight sees the image; lower the price of breadth or depth.")
+
+
+def _checked(terms: Any) -> dict[str, Tensor]:
+    """Refuse what a cost must not return."""
+    known = {"breadth", "depth", "time", "readout"}
+    if not isinstance(terms, dict) or not terms or not terms.keys() <= known:
+        told = sorted(map(str, terms)) if isinstance(terms, dict) else f"a {type(terms).__name__}"
+        raise InputError(f"cost must return a dict with some of the terms {sorted(known)}, not {told}.")
+    if not all(isinstance(term, Tensor) and term.ndim == 0 for term in terms.values()):
+        raise InputError("cost must return terms that are scalar tensors.")
+    return terms
 
 
 def _close_epoch(history: History, rows: list[dict[str, Tensor]]) -> None:
@@ -224,7 +250,12 @@ def _adam(model: LatticeRCNN, lr: float, halting_lr: float) -> torch.optim.Adam:
 def _tensors(model: LatticeRCNN, data: tuple[Any, Any]) -> tuple[Tensor, Tensor]:
     if not isinstance(data, Sequence) or len(data) != 2:
         raise InputError("data must be a pair (images, classes).")
-    x, y = (torch.as_tensor(part) for part in data)
+    try:
+        x, y = (torch.as_tensor(part) for part in data)
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError("data must hold images and classes as tensors or arrays of numbers.") from None
+    if x.layout != torch.strided or y.layout != torch.strided:
+        raise InputError("data's images and classes must be dense tensors.")
     if x.ndim != 4 or len(x) == 0 or x.shape[1] != model.in_channels:
         raise InputError(
             f"data's images have shape {tuple(x.shape)}; they must be (N, {model.in_channels}, height, width), N >= 1."
@@ -250,10 +281,10 @@ def _check_settings(
     for name, count in (("epochs", epochs), ("batch_size", batch_size), ("updates", 1 if updates is None else updates)):
         whole_number(name, count)
     for name, value in (("lr", lr), ("halting_lr", halting_lr), ("grad_clip", grad_clip)):
-        if not value > 0:
-            raise InputError(f"{name} must be above 0, not {value}.")
-    if not 0 <= deep_supervision < math.inf:
-        raise InputError(f"deep_supervision must be finite and not negative, not {deep_supervision}.")
+        if not core.is_number(value) or not 0 < value < _LARGEST:
+            raise InputError(f"{name} must be above 0 and below {_LARGEST:g}, not {value!r}.")
+    if not core.is_number(deep_supervision) or not 0 <= deep_supervision < math.inf:
+        raise InputError(f"deep_supervision must be finite and not negative, not {deep_supervision!r}.")
 
 
 def _check_occlusion(occlusion: tuple[int, int] | None, x: Tensor) -> None:
