@@ -165,3 +165,12 @@ def test_unknown_names_say_what_is_known():
 def test_shifts_that_leave_one_sign_without_values(shift):
     with pytest.raises(InputError, match="shift"):
         sfp4_family(shift)
+
+
+@pytest.mark.parametrize("name", ["\x1b[2J", "a\nb", "\u202egrid", "x" * 101])
+def test_names_that_would_garble_a_terminal(name):
+    with pytest.raises(InputError, match="printable"):
+        GridFamily(name, families.NF4.grids)
+    text = json.dumps({**json.loads(families.NF4.to_json()), "name": name})
+    with pytest.raises(InputError, match="printable"):
+        GridFamily.from_json(text)

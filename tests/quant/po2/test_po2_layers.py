@@ -223,3 +223,26 @@ def test_what_is_no_convolution():
             QuantizedConv(wrong, weight)
     with pytest.raises(InputError, match=r"weight must have shape \(8, 12\)"):
         QuantizedConv(nn.Conv2d(3, 8, 2), weight)
+
+
+@pytest.mark.filterwarnings("ignore:for bias. copying from a non-meta")
+@pytest.mark.parametrize("options", [{}, {"family": "sfp4", "scale": "e4m3"}, {"group_size": 8}, {"scale": "fp16"}])
+def test_a_layer_on_the_meta_device_is_filled_by_assignment(options):
+    full = QuantizedLinear.from_float(linear(48, 40), **options)
+    x = normal(3, 48)
+    with torch.device("meta"):
+        layer = QuantizedLinear(48, 40, **options)
+    assert layer.codes.is_meta
+    assert layer.bias.is_meta
+    assert layer.weight.shape == (40, 48)
+    with pytest.raises(InputError, match="assign=True"):
+        layer(x)
+    with pytest.raises(RuntimeError, match="assign=True"):
+        layer.load_state_dict(full.state_dict())
+    with pytest.raises(RuntimeError, match="holds no values"):
+        layer.load_state_dict(QuantizedLinear(48, 40, device="meta", **options).state_dict(), assign=True)
+    layer.load_state_dict(full.state_dict(), assign=True)
+    assert torch.equal(layer(x), full(x))
+    emptied = QuantizedLinear(48, 40, device="meta", **options).to_empty(device="cpu")
+    emptied.load_state_dict(full.state_dict())
+    assert torch.equal(emptied(x), full(x))

@@ -367,3 +367,27 @@ def test_second_moments():
     full = second_moments(model, {"0": model[0]}, [x[:2], x[2:]], full=True)["0"]
     torch.testing.assert_close(full, x.double().T @ x.double(), rtol=1e-4, atol=1e-5)
     assert second_moments(model, {"x": nn.Linear(3, 3)}, [x]) == {}
+
+
+def test_an_encoder_with_padded_inputs():
+    layer = nn.TransformerEncoderLayer(32, 2, 64, batch_first=True)
+    model = seeded(nn.Sequential(nn.TransformerEncoder(layer, 2), nn.Identity())).eval()[0]
+    x, padded = normal(2, 6, 32), torch.tensor([[False] * 6, [False] * 4 + [True] * 2])
+    packed = quantize_model(copy.deepcopy(model))
+    with torch.inference_mode():
+        found, true = (one(x, src_key_padding_mask=padded)[~padded] for one in (packed, model))
+    assert relative(found, true) < 0.05
+    assert model.use_nested_tensor
+    assert not packed.use_nested_tensor
+
+
+@pytest.mark.parametrize("importance", [torch.ones(64), "a", [1.0]])
+def test_importance_of_another_kind(importance):
+    with pytest.raises(InputError, match="importance must be a mapping"):
+        quantize_model(mlp(), importance=importance)
+
+
+@pytest.mark.parametrize("options", [{}, {"gptq": True, "calibration": [torch.ones(2, 64)]}])
+def test_a_model_on_the_meta_device(options):
+    with pytest.raises(InputError, match="layer '0' lies on the meta device"):
+        quantize_model(nn.Sequential(nn.Linear(64, 16, device="meta")), **options)

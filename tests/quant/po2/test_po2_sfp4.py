@@ -108,3 +108,12 @@ def test_the_default_dtype_does_not_matter():
         torch.set_default_dtype(torch.float32)
     assert torch.equal(found, expected)
     assert found.dtype == torch.float32
+
+
+def test_what_is_no_quantised_matrix():
+    w = quantize(torch.ones(4, 32), "sfp4")
+    for a, b in (("a", "b"), ("a", w), (torch.ones(2, 32), torch.ones(4, 32)), (w, "b")):
+        with pytest.raises(InputError, match="sfp4_matmul takes"):
+            sfp4_matmul(a, b)
+    with pytest.raises(InputError, match="a must be floating"):
+        sfp4_matmul(torch.ones(2, 32, dtype=torch.int64), w)

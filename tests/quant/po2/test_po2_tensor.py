@@ -382,3 +382,52 @@ def test_one_grid_more_costs_nothing_at_the_same_tensor_scale():
     groups = [(value - x).reshape(-1, 16).square().sum(1) for value in (both.dequantize(), one)]
     assert (groups[0] <= groups[1] * (1 + 1e-5)).all()
     assert scales.resolve(MPO2, None).side == 0
+
+
+@pytest.mark.parametrize("search", ["none", "sweep"])
+@pytest.mark.parametrize("compiled", [True, False])
+def test_groups_without_importance_take_the_unweighted_error(search, compiled, monkeypatch):
+    if not compiled:
+        monkeypatch.setattr("steelyard.quant.po2.tensor._kernels", lambda: None)
+    t, zeros = draw(3, (24, 40)), torch.zeros(40)  # the last group is padded
+    assert torch.equal(
+        quantize(t, search=search, importance=zeros).dequantize(), quantize(t, search=search).dequantize()
+    )
+    some = zeros.clone()
+    some[:16] = torch.rand(16, generator=torch_generator("test", "importance", 0)) + 0.1
+    mixed = quantize(t, "mpo2", search=search, importance=some, like=quantize(t, search=search)).dequantize()
+    assert torch.equal(mixed[:, 16:], quantize(t, search=search).dequantize()[:, 16:])
+
+
+@pytest.mark.parametrize("factor", [1e36, 1e-36, 1e300, 3.0])
+def test_importance_is_free_of_scale(factor):
+    t = draw(4, (24, 40)) * 100
+    importance = torch.rand(40, generator=torch_generator("test", "importance", 1), dtype=torch.float64)
+    plain = quantize(t, search="sweep", importance=importance)
+    scaled = quantize(t, search="sweep", importance=importance * factor)
+    ours, theirs = (((q.dequantize() - t).double().square() * importance).sum() for q in (scaled, plain))
+    assert float(ours) == pytest.approx(float(theirs), rel=1e-5)  # ties within a float's rounding may fall otherwise
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize(
+    ("call", "word"),
+    [
+        (lambda t: quantize(t, axis=None), "axis"),
+        (lambda t: quantize(t, axis=0.5), "axis"),
+        (lambda t: quantize(t, axis="a"), "axis"),
+        (lambda t: quantize(t, like="a"), "like"),
+        (lambda t: quantize(t, importance="a"), "importance"),
+        (lambda t: quantize(t, importance=torch.ones(32, dtype=torch.complex64)), "importance"),
+        (lambda t: quantize(t, importance=torch.ones(32, device="meta")), "importance"),
+        (lambda t: quantize(t.to("meta")), "meta"),
+        (lambda t: quantize(torch.nested.as_nested_tensor([t, t[:2]])), "nested"),
+        (lambda t: fake_quantize(t, tensor_scale="a"), "tensor_scale"),
+        (lambda t: dequantize("a"), "dequantize"),
+        (lambda t: dequantize(quantize(t), "float"), "dtype"),
+        (lambda t: dequantize(quantize(t), torch.int8), "dtype"),
+    ],
+)
+def test_wrong_types_are_refused(call, word):
+    with pytest.raises(InputError, match=word):
+        call(torch.ones(4, 32))

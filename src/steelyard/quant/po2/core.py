@@ -215,6 +215,21 @@ def encode(options: Plan, groups: Tensor, scale: float, importance: Tensor | Non
     return finish(options, search(options, groups, tried, importance), tried)
 
 
+def balanced(importance: Tensor, counted: Tensor) -> Tensor:
+    """Return weights of which only the ratios within a group are left, float32 (k, g), on their device.
+
+    A group's largest weight is brought into [1, 2) by a power of two, which leaves the others' digits as they are, so
+    that weighted sums neither over- nor underflow. Where all weights are zero the unweighted error decides.
+
+    Args:
+        importance: float64 (k, g), finite and >= 0.
+        counted: float64 (k, g), 1 for elements and 0 for padding, whose weight is 0.
+    """
+    most = importance.amax(1, keepdim=True)
+    power = most / (2 * torch.frexp(most).mantissa)
+    return torch.where(most > 0, importance / power, counted).float()
+
+
 def extrema(groups: Tensor) -> tuple[Tensor, Tensor]:
     """Return min(x, 0) and max(x, 0) of every group, float32 (n,)."""
     return groups.amin(1).clamp(max=0), groups.amax(1).clamp(min=0)

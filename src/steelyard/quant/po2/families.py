@@ -26,6 +26,7 @@ MAX_GRIDS = 8
 MAX_GRIDS_BYTE = 4
 MAX_CANDIDATES = 64
 MAX_GROUP = 1 << 20
+MAX_NAME = 100
 LEAST_END = 1e-6
 LEVELS = 16
 
@@ -136,6 +137,10 @@ class GridFamily:
 def _check_name_and_options(family: GridFamily) -> None:
     if not isinstance(family.name, str) or not family.name:
         raise InputError(f"name of a grid family must be a text that is not empty; got {family.name!r}")
+    if len(family.name) > MAX_NAME or not family.name.isprintable():  # it reaches terminals, and may come from a file
+        raise InputError(
+            f"name of a grid family must be at most {MAX_NAME} printable characters; got {family.name[:MAX_NAME]!r}"
+        )
     for field, allowed in (
         ("rule", get_args(Rule)),
         ("ties", get_args(Ties)),

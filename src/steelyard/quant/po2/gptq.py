@@ -55,16 +55,16 @@ def gptq(
     left = torch.nn.functional.pad(weight.detach().double(), (0, padding))
     damped = _damped(torch.nn.functional.pad(hessian.double(), (0, padding, 0, padding)), columns, damping)
     factor = _inverse_factor(damped)
-    importance = (damped.diagonal() / damped.diagonal().amax()).float()
-    importance[columns:] = 0.0  # padding counts nothing
+    counted = (torch.arange(columns + padding, device=damped.device) < columns).double()
+    importance = damped.diagonal() / damped.diagonal().amax() * counted  # padding counts nothing
+    weights = core.balanced(importance.reshape(-1, size), counted.reshape(-1, size))
     low, high = (float(value) * _HEADROOM for value in torch.aminmax(weight.detach().float()))
     t_scale = scales.tensor_scale(options.family, options.form, low, high, options.cap, options.factors)
     parts = []
     for start in range(0, columns + padding, size):
         stop = start + size
-        chosen = core.encode(
-            options, left[:, start:stop].float(), t_scale, importance[start:stop].expand(len(left), -1)
-        )
+        part = weights[start // size].expand(len(left), -1)
+        chosen = core.encode(options, left[:, start:stop].float(), t_scale, part)
         values = _code_values(options, chosen, t_scale)
         codes, errors = _round_group(left[:, start:stop], factor[start:stop, start:stop], values)
         left[:, stop:] -= errors @ factor[start:stop, stop:]

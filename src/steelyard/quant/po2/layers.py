@@ -99,6 +99,8 @@ class PackedLayer(nn.Module):
         """The weight ready for products; its tables are made anew after a change of device."""
         if self._matrix is None:
             template = self._template
+            if self.codes.is_meta:
+                raise InputError("the packed weight lies on the meta device; fill it with load_state_dict(assign=True)")
             if self.codes.ndim == 3:
                 rows, columns = template.shape
                 self._matrix = group_major(
@@ -140,16 +142,18 @@ class PackedLayer(nn.Module):
         others = {name: value for name, value in state_dict.items() if not name.startswith(start)}
         if parts:
             try:
-                self._load_weight(parts)
+                self._load_weight(parts, bool((local_metadata or {}).get("assign_to_params_buffers")))
             except InputError as error:
                 error_msgs.append(f"{prefix}weight: {error}")
         else:
             missing_keys.append(prefix + "weight.codes")
         super()._load_from_state_dict(others, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
 
-    def _load_weight(self, parts: dict[str, Tensor]) -> None:
+    def _load_weight(self, parts: dict[str, Tensor], assign: bool) -> None:
+        if self.codes.is_meta and not assign:
+            raise InputError("the layer lies on the meta device; load with assign=True, or call to_empty() before")
         header = parts.pop("header", None)
-        if not isinstance(header, Tensor):
+        if not isinstance(header, Tensor) or header.is_meta:
             raise InputError("the part 'header' of a quantised layer is missing")
         try:
             text = json.loads(bytes(header.flatten().tolist()))
@@ -157,8 +161,9 @@ class PackedLayer(nn.Module):
             raise InputError(f"the part 'header' of a quantised layer cannot be read ({error})") from None
         if not isinstance(text, dict):
             raise InputError("the part 'header' of a quantised layer must hold a JSON table")
-        here = {name: t.to(self.codes.device) if isinstance(t, Tensor) else t for name, t in parts.items()}
-        weight = QuantizedTensor.from_tensors(here, text)
+        if not self.codes.is_meta:
+            parts = {name: t.to(self.codes.device) if isinstance(t, Tensor) else t for name, t in parts.items()}
+        weight = QuantizedTensor.from_tensors(parts, text)
         if weight.shape != self._template.shape:
             raise InputError(f"the layer has shape {self._template.shape}, the saved weight {weight.shape}")
         self.set_weight(weight)
@@ -177,7 +182,7 @@ class QuantizedLinear(PackedLayer):
         group_size: Elements that share a scale; None takes the family's.
         scale: Format of the group scales; None takes the family's.
         activations: Family or ActivationQuantizer for the input (W4A4); None leaves it alone.
-        device: Device of weight and bias.
+        device: Device of weight and bias; "meta" for a layer that ``load_state_dict(..., assign=True)`` fills.
         dtype: Dtype of the bias.
 
     Raises:
@@ -198,9 +203,12 @@ class QuantizedLinear(PackedLayer):
     ) -> None:
         super().__init__()
         self.in_features, self.out_features = in_features, out_features
-        with torch.device(device if device is not None else torch.get_default_device()):
+        place = torch.device(device) if device is not None else torch.get_default_device()
+        with torch.device("cpu" if place.type == "meta" else place):  # tables of scales are made from values
             self.set_weight(empty_weight(out_features, in_features, family, group_size, scale))
-            start = torch.zeros(out_features, dtype=dtype) if bias else None
+        if place.type == "meta":
+            self.to(place)
+        start = torch.zeros(out_features, dtype=dtype, device=place) if bias else None
         self.bias = None if start is None else nn.Parameter(start)
         self.activations = as_quantizer(activations)
 

@@ -43,6 +43,8 @@ def shifted_parts(q: QuantizedTensor) -> ShiftedParts:
     Raises:
         InputError: Another family, or groups along another axis.
     """
+    if not isinstance(q, QuantizedTensor):
+        raise InputError(f"sfp4_matmul takes matrices quantised by quantize; got {type(q).__name__}")
     if len(q.shape) != 2 or q.axis != 1:
         raise InputError(f"sfp4_matmul takes matrices quantised along axis 1; got {q.shape} along axis {q.axis}")
     levels = torch.tensor(E2M1, dtype=torch.float32, device=q.codes.device)
@@ -84,18 +86,19 @@ def sfp4_matmul(a: QuantizedTensor | Tensor, w: QuantizedTensor) -> Tensor:
     columns = w.shape[1]
     shift = weight.scales * weight.shifts
     if isinstance(a, Tensor):
-        if not a.is_floating_point() or a.ndim == 0 or a.shape[-1] != columns:
-            raise InputError(f"a must be floating with {columns} columns; got {a.dtype} of shape {tuple(a.shape)}")
+        if a.is_nested or not a.is_floating_point() or a.ndim == 0 or a.shape[-1] != columns:
+            kind = "a nested tensor" if a.is_nested else f"{a.dtype} of shape {tuple(a.shape)}"
+            raise InputError(f"a must be floating with {columns} columns; got {kind}")
         x = a.reshape(-1, columns).to(torch.promote_types(a.dtype, torch.float32))
         groups = torch.nn.functional.pad(x, (0, -columns % w.group_size)).reshape(len(x), -1, w.group_size)
         y = x @ _unshifted(weight, columns).to(x.dtype).T + groups.sum(2) @ shift.to(x.dtype).T
         return y.to(a.dtype).reshape(*a.shape[:-1], w.shape[0])
+    activation = shifted_parts(a)
     if a.shape[-1] != columns or a.group_size != w.group_size:
         raise InputError(
             f"a and w must have the same columns and group size; got {a.shape[-1]} and {columns} columns, groups of "
             f"{a.group_size} and {w.group_size}"
         )
-    activation = shifted_parts(a)
     product = _unshifted(activation, columns) @ _unshifted(weight, columns).T
     sums = activation.scales * activation.codes.sum(2)
     partner = weight.scales * (weight.codes.sum(2) + weight.counts * weight.shifts)

@@ -204,6 +204,8 @@ def _part(tensors: dict[str, Tensor], name: str, dtype: torch.dtype, shape: tupl
             f"The part {name!r} of a quantised tensor must be {dtype} of shape {shape}; "
             f"got {part.dtype} of shape {tuple(part.shape)}"
         )
+    if part.is_meta:
+        raise InputError(f"The part {name!r} of a quantised tensor lies on the meta device and holds no values")
     return part.contiguous()
 
 
@@ -250,14 +252,16 @@ def quantize(
         axis: Axis along which groups run: the contraction axis of a weight.
         importance: Weights >= 0 of the squared errors along ``axis``, shape (t.shape[axis],), or None.
         like: Take the FP32 tensor scale of this one instead of a fresh one. Values that came out of ``like`` are then
-            given back exactly where no search is made and no group scale is subnormal (E4M3: below 2^-15 of the
-            largest, E3M3: below 1 / 120).
+            given back exactly if scales are e4m3 or e3m3, no search is made and no group scale is subnormal (E4M3:
+            below 2^-15 of the largest, E3M3: below 1 / 120); with other scales they may move once more.
 
     Raises:
         InputError: NaN or infinity in ``t``, an empty or 0-d tensor, an unknown name or an option out of range.
     """
     options = core.plan(find_family(family), group_size, scale, search)
     _check_tensor(t, axis)
+    if like is not None and not isinstance(like, QuantizedTensor):
+        raise InputError(f"like must be a QuantizedTensor or None; got {type(like).__name__}")
     if like is not None and like.scale_format != options.form.name:
         raise InputError(f"like holds {like.scale_format!r} scales, but scale is {options.form.name!r}; use the same")
     return _quantize(t, options, axis % t.ndim, importance, None if like is None else like.tensor_scale)
@@ -310,7 +314,15 @@ def _assemble(
 
 
 def dequantize(q: QuantizedTensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return grid value * group scale in the original shape, computed in float32."""
+    """Return grid value * group scale in the original shape, computed in float32.
+
+    Raises:
+        InputError: ``q`` is no QuantizedTensor, or ``dtype`` no floating dtype.
+    """
+    if not isinstance(q, QuantizedTensor):
+        raise InputError(f"dequantize takes a QuantizedTensor, as quantize returns it; got {type(q).__name__}")
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise InputError(f"dtype must be a floating torch.dtype; got {dtype!r}")
     form, fast = q.layout, _fast(q.codes.device)
     if fast is not None and form.width == 8 and not form.side and q.group_size % 2 == 0:
         padded = fast.unpack(q.codes.contiguous(), q.scales.contiguous(), _byte_table(q), None, q.group_size)
@@ -372,14 +384,22 @@ def fake_quantize(
     return _quantize(t, options, axis % t.ndim, importance, tensor_scale).dequantize(t.dtype)
 
 
-def _check_tensor(t: Any, axis: int) -> None:
-    if not isinstance(t, Tensor) or t.dtype not in _DTYPES or t.layout != torch.strided:
-        kind = f"{t.dtype}, {t.layout}" if isinstance(t, Tensor) else type(t).__name__
+def _is_dense(t: Any) -> bool:
+    """Say whether ``t`` is a tensor that holds its values, one after the other."""
+    return isinstance(t, Tensor) and t.layout == torch.strided and not t.is_nested and not t.is_meta
+
+
+def _check_tensor(t: Any, axis: Any) -> None:
+    if isinstance(t, Tensor) and t.is_meta:
+        raise InputError("t lies on the meta device and holds no values; load it first")
+    if not _is_dense(t) or t.dtype not in _DTYPES:
+        nested = isinstance(t, Tensor) and t.is_nested
+        kind = f"{t.dtype}, {'nested' if nested else t.layout}" if isinstance(t, Tensor) else type(t).__name__
         raise InputError(f"t must be a dense tensor of one of {[str(dtype) for dtype in _DTYPES]}; got {kind}")
     if t.ndim == 0 or t.numel() == 0:
         raise InputError(f"t must have at least one dimension and one element; got shape {tuple(t.shape)}")
-    if not -t.ndim <= axis < t.ndim:
-        raise InputError(f"axis must lie in [{-t.ndim}, {t.ndim}); got {axis}")
+    if isinstance(axis, bool) or not isinstance(axis, int) or not -t.ndim <= axis < t.ndim:
+        raise InputError(f"axis must be an integer in [{-t.ndim}, {t.ndim}); got {axis!r}")
 
 
 def _tensor_scale(options: Plan, rows: Tensor, given: float | None) -> float:
@@ -391,25 +411,29 @@ def _tensor_scale(options: Plan, rows: Tensor, given: float | None) -> float:
         raise InputError(f"t holds values beyond {_LARGEST:.1e}, the range of float32 with room to round; rescale it")
     if given is None:
         return scales.tensor_scale(options.family, options.form, low, high, options.cap, options.factors)
-    if not (math.isfinite(given) and given >= scales.SMALLEST):
-        raise InputError(f"tensor_scale must be finite and at least 2^-100; got {given}")
+    if not isinstance(given, int | float) or not (math.isfinite(given) and given >= scales.SMALLEST):
+        raise InputError(f"tensor_scale must be finite and at least 2^-100; got {given!r}")
     return float(np.float32(given))
 
 
 def _importance(importance: Tensor | None, cols: int, size: int, device: torch.device) -> Tensor | None:
     """Return weights for whole groups, float32 (groups, g): padding counts nothing; None where all count the same."""
     padding = -cols % size
-    if importance is None:
-        if not padding:
-            return None
-        weights = torch.ones(cols, dtype=torch.float32, device=device)
-    else:
-        if not isinstance(importance, Tensor) or tuple(importance.shape) != (cols,):
-            raise InputError(f"importance must be a tensor of shape ({cols},), one weight per element along axis")
-        weights = importance.detach().to(device, torch.float32)
-        if not bool(weights.isfinite().all()) or bool((weights < 0).any()):
-            raise InputError("importance must be finite and >= 0")
-    return torch.nn.functional.pad(weights, (0, padding)).reshape(-1, size)
+    if importance is None and not padding:
+        return None
+    ones = torch.ones(cols, dtype=torch.float64, device="cpu")
+    weights = ones if importance is None else _checked_importance(importance, cols)
+    weights, counted = (torch.nn.functional.pad(part, (0, padding)).reshape(-1, size) for part in (weights, ones))
+    return core.balanced(weights, counted).to(device)
+
+
+def _checked_importance(importance: Any, cols: int) -> Tensor:
+    if not _is_dense(importance) or tuple(importance.shape) != (cols,) or importance.is_complex():
+        raise InputError(f"importance must be a tensor of shape ({cols},), one weight per element along axis")
+    weights: Tensor = importance.detach().to("cpu", torch.float64)
+    if not bool(weights.isfinite().all()) or bool((weights < 0).any()):
+        raise InputError("importance must be finite and >= 0")
+    return weights
 
 
 def _blocks(rows: Tensor) -> tuple[Tensor, ...]:

@@ -93,6 +93,8 @@ def quantize_model(
     if not names:
         warnings.warn("quantize_model found no layer to quantise", NoEffectWarning, stacklevel=2)
         return model
+    if empty := [name for module, name in names.items() if matrix_of(module).is_meta]:
+        raise InputError(f"model: the weight of layer '{empty[0]}' lies on the meta device; load its values first")
     hints: Mapping[str, Tensor] = importance if isinstance(importance, Mapping) else {}
     if unknown := sorted(set(hints) - set(names.values())):
         raise InputError(
@@ -120,6 +122,9 @@ def quantize_model(
 def _check_calibration(importance: object, calibration: object, gptq: bool) -> None:
     if gptq and importance is not None:
         raise InputError("importance is not used with gptq, which takes it from its Hessians; leave one of the two out")
+    if importance is not None and not isinstance(importance, bool | Mapping):
+        kind = type(importance).__name__
+        raise InputError(f"importance must be a mapping of layer names to weights, True or None; got {kind}")
     needed = gptq or importance is True
     if needed and calibration is None:
         raise InputError("calibration is missing: gptq and importance=True need batches of inputs")
@@ -217,4 +222,7 @@ def _replace(model: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:
                 if isinstance(parent, nn.TransformerEncoderLayer):
                     # Its fused inference path reads the float weight; this is the switch that turns it off.
                     parent.activation_relu_or_gelu = 0
+    for parent in model.modules():
+        if isinstance(parent, nn.TransformerEncoder) and any(module is new for module in parent.modules()):
+            parent.use_nested_tensor = False  # only the fused path reads nested tensors, made of padded inputs
     return model
