@@ -123,6 +123,16 @@ def test_model_times_per_trial_or_several_per_condition_are_averaged():
     assert reaction_time_correlation(several, rt, groups).model_times == pytest.approx(tuple(MODEL))
 
 
+@pytest.mark.parametrize("kind", [np.float64, np.float32, np.int64, object])
+@pytest.mark.parametrize("key", [int, float, np.float32])
+def test_equal_numbers_are_one_condition(kind, key):
+    rt, _ = trials()
+    times = {key(n): time for n, time in enumerate(MODEL)}
+    result = reaction_time_correlation(times, rt, np.repeat(np.arange(6), 5).astype(kind), bootstrap=3)
+    assert not result.dropped
+    assert result.model_times == pytest.approx(tuple(MODEL))
+
+
 def test_equal_seeds_give_equal_intervals():
     rt, groups = trials()
     first, again, other = (reaction_time_correlation(TIMES, rt, groups, seed=s).pearson_interval for s in (1, 1, 2))
@@ -155,6 +165,13 @@ RT, GROUPS = trials()
         ({"times": dict.fromkeys(CONDITIONS, 2.0)}, "times are equal"),
         ({"rt": np.full(30, 0.8)}, "rt are equal"),
         ({"bootstrap": 0}, "bootstrap"),
+        ({"bootstrap": 1.5}, "bootstrap"),
+        ({"bootstrap": np.nan}, "bootstrap"),
+        ({"min_accuracy": None}, "min_accuracy"),
+        ({"seed": None}, "seed"),
+        ({"times": {1: 1.0, 2: 2.0, 3: 3.0}}, "no condition in common: times has '1', '2', '3', groupby 'c100'"),
+        ({"times": {"new\nline": 1.0, 2: 2.0, 3: 3.0}}, "no condition in common"),
+        ({"times": {}}, "no condition in common"),
         ({"min_accuracy": 1.0}, "min_accuracy"),
         ({"correct_only": True}, "correct"),
         ({"correct": np.ones(3)}, "correct"),

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 from lattice_toys import digits_split
 from sklearn.base import clone
@@ -73,6 +74,17 @@ def test_equal_seeds_give_equal_models(data):
     assert not np.array_equal(first, other)
 
 
+def test_random_state_as_elsewhere_in_sklearn(data):
+    def probabilities(state):
+        model = LatticeClassifier(**SMALL | {"epochs": 1}, random_state=state)
+        return model.fit(data[0][:200], data[1][:200]).predict_proba(data[2][:20])
+
+    first, again = (probabilities(np.random.RandomState(3)) for _ in range(2))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(probabilities(None), probabilities(None))
+    assert np.array_equal(probabilities(np.int64(0)), probabilities(0))
+
+
 def test_inside_a_pipeline_and_cross_validation(data):
     flat = data[0].reshape(len(data[0]), -1)[:200] * 16
     pipeline = make_pipeline(FunctionTransformer(lambda x: x / 16), LatticeClassifier(**SMALL | {"epochs": 1}))
@@ -106,6 +118,18 @@ X, Y = np.zeros((6, 1, 8, 8)), np.arange(6) % 2
         (lambda: LatticeClassifier(**SMALL).fit(X + 7, Y), "input_range"),
         (lambda: LatticeClassifier(**SMALL).fit(X * np.nan, Y), "NaN"),
         (lambda: LatticeClassifier(**SMALL | {"max_steps": 1}).fit(X, Y), "max_steps"),
+        (lambda: LatticeClassifier(**SMALL).fit(X, [0, 1, 0, 1, 0, np.nan]), "y holds NaN"),
+        (lambda: LatticeClassifier(**SMALL).fit(X, np.array(["a", "b", "a", "b", "a", np.nan], object)), "y must"),
+        (lambda: LatticeClassifier(**SMALL).fit(X, np.array(["a", "b", "a", "b", "a", None], object)), "y must"),
+        (lambda: LatticeClassifier(**SMALL).fit(X, np.linspace(0.1, 1.2, 6)), "y must hold class labels"),
+        (lambda: LatticeClassifier(**SMALL, random_state="a").fit(X, Y), "random_state"),
+        (lambda: LatticeClassifier(**SMALL, random_state=1.5).fit(X, Y), "random_state"),
+        (lambda: LatticeClassifier(**SMALL, image_shape=(-4, -16)).fit(np.zeros((6, 64)), Y), "image_shape"),
+        (lambda: LatticeClassifier(**SMALL, image_shape=64).fit(np.zeros((6, 64)), Y), "image_shape"),
+        (lambda: LatticeClassifier(**SMALL, image_shape=("8", 8)).fit(np.zeros((6, 64)), Y), "image_shape"),
+        (lambda: LatticeClassifier(**SMALL, steps=-1).fit(X, Y), "steps must be a price"),
+        (lambda: LatticeClassifier(**SMALL, breadth=-1).fit(X, Y), "breadth must be a price"),
+        (lambda: LatticeClassifier(**SMALL).fit(scipy.sparse.csr_array(np.zeros((6, 64))), Y), "X must"),
     ],
 )
 def test_bad_input_is_one_sentence(call, names):

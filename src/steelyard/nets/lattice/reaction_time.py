@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import numbers
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,7 +61,8 @@ def reaction_time_correlation(
     """Correlate model times with the medians of human reaction times over conditions.
 
     Args:
-        times: Condition -> model time (a number, or several that are averaged); or one model time per trial.
+        times: Condition -> model time (a number, or several that are averaged); or one model time per trial. A
+            condition is found by its text, else by its number: 1 is 1.0.
         rt: Reaction time of each trial, shape (N,), in seconds; NaN and values <= 0 are ignored and counted.
         groupby: Condition of each trial, shape (N,).
         bootstrap: Number of resamples of the conditions.
@@ -71,16 +73,17 @@ def reaction_time_correlation(
         seed: Of the resampling.
 
     Raises:
-        InputError: Lengths that differ, fewer than three usable conditions, a constant series, an impossible setting.
+        InputError: Lengths that differ, no condition in common, fewer than three usable conditions, a constant series,
+            an impossible setting.
     """
     rts = _column("rt", rt)
-    labels = np.asarray(groupby).astype(str)
+    given = np.asarray(groupby)
+    labels = given.astype(str)
     if labels.shape != rts.shape:
         raise InputError(f"groupby must hold one condition per trial ({len(rts)}), not {labels.shape}.")
-    if bootstrap < 1 or not 0 <= min_accuracy < 1:
-        raise InputError("bootstrap must be at least 1 and min_accuracy in [0, 1).")
+    _check_settings(bootstrap, min_accuracy, seed)
     right = _correct(correct, rts, correct_only)
-    per_condition = _model_times(times, labels)
+    per_condition = _model_times(times, given, labels)
     usable = np.isfinite(rts) & (rts > 0)
     humans, models, dropped = {}, {}, {}
     for condition in dict.fromkeys(labels.tolist()):
@@ -159,9 +162,28 @@ def _correct(correct: npt.ArrayLike | None, rts: Floats, correct_only: bool) -> 
     return values.astype(bool)
 
 
-def _model_times(times: Mapping[Any, Any] | npt.ArrayLike, labels: npt.NDArray[np.str_]) -> dict[str, float]:
+def _check_settings(bootstrap: Any, min_accuracy: Any, seed: Any) -> None:
+    if not isinstance(bootstrap, numbers.Integral) or bootstrap < 1:
+        raise InputError(f"bootstrap must be a whole number of at least 1, not {bootstrap!r}.")
+    if not isinstance(min_accuracy, numbers.Real) or not 0 <= float(min_accuracy) < 1:
+        raise InputError(f"min_accuracy must be in [0, 1), not {min_accuracy!r}.")
+    if not isinstance(seed, numbers.Integral):
+        raise InputError(f"seed must be a whole number, not {seed!r}.")
+
+
+def _model_times(
+    times: Mapping[Any, Any] | npt.ArrayLike, given: npt.NDArray[Any], labels: npt.NDArray[np.str_]
+) -> dict[str, float]:
+    """Return the mean model time of each condition, by the text of its label."""
     if isinstance(times, Mapping):
-        groups = {str(name): _column(f"times['{name}']", np.atleast_1d(value)) for name, value in times.items()}
+        groups = {str(name): _column(f"times[{str(name)!r}]", np.atleast_1d(value)) for name, value in times.items()}
+        for label, value in zip(labels.tolist(), given.tolist(), strict=True):
+            if label not in groups and isinstance(value, numbers.Real) and value in times:  # 1 and 1.0 are one key
+                groups[label] = groups[str(next(name for name in times if name == value))]
+        if groups.keys().isdisjoint(labels.tolist()):
+            raise InputError(
+                f"times and groupby have no condition in common: times has {_some(groups)}, groupby {_some(labels)}."
+            )
     else:
         column = _column("times", times)
         if column.shape != labels.shape:
@@ -169,8 +191,14 @@ def _model_times(times: Mapping[Any, Any] | npt.ArrayLike, labels: npt.NDArray[n
         groups = {name: column[labels == name] for name in dict.fromkeys(labels.tolist())}
     for name, values in groups.items():
         if not np.isfinite(values).all():
-            raise InputError(f"times of condition '{name}' hold NaN or infinite values.")
+            raise InputError(f"times of condition {name!r} hold NaN or infinite values.")
     return {name: float(values.mean()) for name, values in groups.items()}
+
+
+def _some(names: Iterable[str]) -> str:
+    """Return the first few names for a message."""
+    seen = list(dict.fromkeys(map(str, names)))
+    return ", ".join(map(repr, seen[:3])) + (", ..." if len(seen) > 3 else "")
 
 
 def _unfit(

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import math
+import numbers
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from steelyard.errors import InputError
-from steelyard.nets.lattice.torch_nn import LatticeOutput, LatticeRCNN, ResourceCost, TimeSelection
+from steelyard.nets.lattice.torch_nn import (
+    LatticeOutput,
+    LatticeRCNN,
+    ResourceCost,
+    TimeSelection,
+    check_price,
+    whole_number,
+)
 from steelyard.nets.lattice.training import train_lattice
 
 _BATCH = 500
@@ -44,7 +55,7 @@ class LatticeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         occlusion: Sides in pixels of the training occluders, or None.
         deep_supervision: Weight of the mean cross-entropy of all steps.
         image_shape: (H, W) or (C, H, W) of flat rows.
-        random_state: Seed.
+        random_state: Seed, a numpy RandomState to draw it from, or None to draw it from numpy's own.
 
     Attributes:
         classes_: The labels.
@@ -73,7 +84,7 @@ class LatticeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         occlusion: tuple[int, int] | None = None,
         deep_supervision: float = 0.1,
         image_shape: tuple[int, ...] | None = None,
-        random_state: int = 0,
+        random_state: int | np.random.RandomState | None = 0,
     ) -> None:
         self.max_channels = max_channels
         self.max_layers = max_layers
@@ -98,10 +109,9 @@ class LatticeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, X: npt.ArrayLike, y: npt.ArrayLike) -> Self:
         """Train on images X with labels y of shape (N,)."""
         images = self._images(X)
-        labels = np.asarray(y)
-        if labels.shape != (len(images),):
-            raise InputError(f"y must hold one label per image ({len(images)}), not {labels.shape}.")
-        self.classes_, index = np.unique(labels, return_inverse=True)
+        check_price("steps", self.steps)  # by its name here, not that of the cost
+        seed = self._seed()
+        self.classes_, index = _classes(y, len(images))
         if len(self.classes_) < 2:
             raise InputError(f"y holds {len(self.classes_)} class, at least 2 are needed.")
         self.n_features_in_ = math.prod(images.shape[1:])
@@ -114,11 +124,11 @@ class LatticeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.time,
             self.pool,
             readout_scale=self.readout_scale,
-            seed=self.random_state,
+            seed=seed,
         )
         self.history_ = train_lattice(
             self.model_,
-            (images, torch.from_numpy(index.astype(np.int64))),
+            (images, torch.from_numpy(index)),
             ResourceCost(self.breadth, self.depth, self.steps, self.q, self.ramp),
             self.epochs,
             self.lr,
@@ -126,7 +136,7 @@ class LatticeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.batch_size,
             deep_supervision=self.deep_supervision,
             occlusion=self.occlusion,
-            seed=self.random_state,
+            seed=seed,
         )
         self.model_.eval()
         self._shape = tuple(images.shape[1:])
@@ -156,6 +166,15 @@ class LatticeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         with torch.no_grad():
             return [self.model_(batch) for batch in torch.split(images, _BATCH)]
 
+    def _seed(self) -> int:
+        given: Any = self.random_state  # callers need not check their types
+        if isinstance(given, numbers.Integral):
+            return int(given)
+        try:
+            return int(check_random_state(given).randint(np.iinfo(np.int32).max))
+        except ValueError:
+            raise InputError(f"random_state must be a whole number, a RandomState or None, not {given!r}.") from None
+
     def _images(self, X: npt.ArrayLike) -> Tensor:
         try:
             values = np.asarray(X, dtype=np.float32)
@@ -169,7 +188,10 @@ class LatticeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _flat_shape(self, features: int) -> tuple[int, ...]:
         if self.image_shape is not None:
-            shape = tuple(self.image_shape)
+            given: Any = self.image_shape  # callers need not check their types
+            if not isinstance(given, Sequence):
+                raise InputError(f"image_shape must be (H, W), (C, H, W) or None, not {given!r}.")
+            shape = tuple(whole_number("image_shape", side) for side in given)
             if len(shape) not in (2, 3) or math.prod(shape) != features:
                 raise InputError(f"image_shape = {shape} does not hold the {features} features of a row of X.")
             return shape
@@ -177,3 +199,19 @@ class LatticeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if side * side != features:
             raise InputError(f"X has {features} features a row, which is no square; give image_shape.")
         return side, side
+
+
+def _classes(y: npt.ArrayLike, count: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+    """Return the classes and each label's index among them."""
+    labels = np.asarray(y)
+    if labels.shape != (count,):
+        raise InputError(f"y must hold one label per image ({count}), not {labels.shape}.")
+    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
+        raise InputError("y holds NaN or infinite values, which are no class labels; leave those images out.")
+    try:
+        check_classification_targets(labels)
+        classes, index = np.unique(labels, return_inverse=True)
+    except (TypeError, ValueError) as error:
+        told = " ".join(str(error).split())
+        raise InputError(f"y must hold class labels without NaN, all text or all whole numbers: {told}") from error
+    return classes, index.astype(np.int64)
