@@ -60,6 +60,36 @@ def test_colour_and_grey_by_hand(tmp_path):
     assert grey.images[0, 0, 0, 0] == round(0.299 * 200)  # ITU-R 601
 
 
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_photos_are_turned_upright(tmp_path, orientation):
+    """Each of the eight ways in which a camera stores the same scene reads as that scene."""
+    scene = np.zeros((4, 4, 3), dtype=np.uint8)
+    scene[0, :3] = 255
+    back = {1: [], 2: [0], 3: [3], 4: [1], 5: [5], 6: [2], 7: [6], 8: [4]}[orientation]  # PIL's transpositions
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    stored = Image.fromarray(scene)
+    for turn in back:
+        stored = stored.transpose(turn)
+    (tmp_path / "a").mkdir()
+    stored.save(tmp_path / "a" / "x.png", exif=exif)
+    save(tmp_path / "b" / "y.png", scene)
+    read = data.read_pictures(tmp_path, 4)
+    assert np.array_equal(read.images[0], read.images[1])
+
+
+def test_transparent_parts_are_white(tmp_path):
+    shape = np.zeros((2, 2, 4), dtype=np.uint8)
+    shape[0, 0, 3], shape[0, 1, 3] = 255, 51
+    save(tmp_path / "a" / "x.png", shape)
+    save(tmp_path / "b" / "y.png", shape[..., 2:])  # grey with alpha
+    palette = Image.new("P", (2, 2), 0)
+    palette.save(tmp_path / "b" / "z.png", transparency=0)
+    read = data.read_pictures(tmp_path, 2)
+    assert read.images[:2].reshape(2, 4).tolist() == [[0, 204, 255, 255]] * 2
+    assert (read.images[2] == 255).all()
+
+
 def write_npz(path, images, labels, **more):
     np.savez_compressed(path, images=images, y=labels, **more)
     return path
@@ -166,6 +196,15 @@ def test_what_is_no_regular_file(folder):
 def test_more_than_eight_bits(folder):
     save(folder / "black" / "deep.png", np.full((4, 4), 40_000, dtype=np.uint16))
     refused(folder, r"deep\.png has more than 8 bits")
+
+
+def test_names_with_line_breaks(folder, tmp_path):
+    image = save(folder / "black" / "a\nb.png", np.zeros((4, 4), dtype=np.uint8))
+    refused(folder, r"the name 'a\\nb\.png' holds a line break")
+    image.unlink()
+    (folder / "new\nline").mkdir()
+    refused(folder, r"the name 'new\\nline' holds a line break")
+    refused(write_npz(tmp_path / "x.npz", np.zeros((2, 4, 4)), np.array(["a\nb"] * 2)), "one class only")
 
 
 def test_limits(folder, monkeypatch):

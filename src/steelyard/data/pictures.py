@@ -25,6 +25,7 @@ FORMATS = {
 MAX_PIXELS = 1 << 26  # of one image as stored
 MAX_FILE_BYTES = 1 << 26
 MAX_BYTES = 1 << 30  # of all images together, as read
+_ALPHA = ("RGBA", "LA", "PA", "RGBa", "La")
 _DEEP = ("I", "F")  # modes of more than 8 bits a channel begin with these
 
 
@@ -50,7 +51,8 @@ def read_pictures(source: Any, size: int, *, channels: int = 1, label: str = "y"
 
     Args:
         source: A folder with one subfolder of images per class (PNG, JPEG, BMP, GIF, WebP, PGM, PPM; the first frame
-            of a GIF; other files and hidden ones are left out), or an .npz file with ``images`` (uint8, or floats in
+            of a GIF; other files and hidden ones are left out; turned as their EXIF data say, transparent parts on
+            white), or an .npz file with ``images`` (uint8, or floats in
             [0, 1]; [n, height, width], with the channels last or second) and the classes.
         size: Height and width wanted, in pixels.
         channels: 1 (grey) or 3 (colour).
@@ -74,7 +76,7 @@ def read_pictures(source: Any, size: int, *, channels: int = 1, label: str = "y"
         raise InputError(f"{error.filename or path} cannot be read ({error.strerror or error})") from error
     classes, labels = np.unique(names, return_inverse=True)
     if len(classes) < 2:
-        raise InputError(f"{path} has images of one class only ('{classes[0]}'); at least 2 are needed")
+        raise InputError(f"{path} has images of one class only ({str(classes[0])!r}); at least 2 are needed")
     return Pictures(images, labels.astype(np.int64), tuple(str(name) for name in classes), str(path))
 
 
@@ -107,11 +109,13 @@ def _image_files(root: Path) -> Iterator[tuple[str, Path]]:
     if not folders:
         raise InputError(f"{root} has no subfolders; put the images of each class into a folder of its own")
     for folder in folders:
+        _refuse_unprintable(folder)
         files = sorted(entry for entry in folder.iterdir() if entry.suffix.lower() in FORMATS)
         files = [entry for entry in files if not entry.name.startswith(".")]
         if not files:
             raise InputError(f"{folder} holds no images; known are {', '.join(FORMATS)}")
         for file in files:
+            _refuse_unprintable(file)
             try:
                 found = file.resolve()
             except (OSError, RuntimeError):  # Python 3.11 and 3.12 raise RuntimeError for links that go in a circle
@@ -123,9 +127,16 @@ def _image_files(root: Path) -> Iterator[tuple[str, Path]]:
             yield folder.name, file
 
 
+def _refuse_unprintable(entry: Path) -> None:
+    """Refuse names that would break messages and tables."""
+    if not entry.name.isprintable():
+        raise InputError(f"the name {entry.name!r} holds a line break or another unprintable character; rename it")
+
+
 def _decode(path: Path, size: int, channels: int) -> npt.NDArray[np.uint8]:
     """Decode one file with the decoder of its suffix only, its size known before its pixels are unpacked."""
     pil = require("PIL.Image", "nets")
+    upright = require("PIL.ImageOps", "nets").exif_transpose
     stored = path.stat().st_size
     if stored > MAX_FILE_BYTES:
         raise InputError(f"{path} is larger than {MAX_FILE_BYTES} bytes; make the image smaller")
@@ -137,7 +148,7 @@ def _decode(path: Path, size: int, channels: int) -> npt.NDArray[np.uint8]:
                     raise InputError(f"{path} unpacks to {image.size[0]} x {image.size[1]} pixels; make it smaller")
                 if image.mode.startswith(_DEEP):
                     raise InputError(f"{path} has more than 8 bits a channel; save it with 8")
-                return _fit(pil, image, size, channels)
+                return _fit(pil, upright(image), size, channels)
     except InputError:
         raise
     except Exception as error:  # damaged files make the decoders raise whatever they stumble on
@@ -147,6 +158,9 @@ def _decode(path: Path, size: int, channels: int) -> npt.NDArray[np.uint8]:
 
 def _fit(pil: Any, image: Any, size: int, channels: int) -> npt.NDArray[np.uint8]:
     """Return ``image`` as uint8 [channels, size, size], averaged where it shrinks."""
+    if image.mode in _ALPHA or "transparency" in image.info:
+        image = image.convert("RGBA")
+        image = pil.alpha_composite(pil.new("RGBA", image.size, "white"), image)
     pixels = image.convert("L" if channels == 1 else "RGB")
     if pixels.size != (size, size):
         pixels = pixels.resize((size, size), pil.Resampling.BILINEAR)
