@@ -172,7 +172,7 @@ class GGUFFile:
         value = self._number(key, default)
         if not isinstance(value, int):
             raise InputError(
-                f"{self.path}: the key {self.architecture}.{key} must be a whole number, got {str(value)[:80]!r}"
+                f"{self.path}: the key {self.architecture}.{key} must be a whole number, got {repr(value)[:80]}"
             )
         return value
 
@@ -180,7 +180,7 @@ class GGUFFile:
         value = self._field.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value > 0):
             raise InputError(
-                f"{self.path}: the key {self.architecture}.{key} must be a positive number, got {str(value)[:80]!r}"
+                f"{self.path}: the key {self.architecture}.{key} must be a positive number, got {repr(value)[:80]}"
             )
         return value
 
@@ -287,7 +287,7 @@ class _Header:
         infos = [self._info() for _ in range(tensors)]
         align = metadata.get("general.alignment", 32)
         if not isinstance(align, int) or align < 1 or align & (align - 1):
-            raise InputError(f"{self._path}: general.alignment must be a power of two, got {str(align)[:80]!r}")
+            raise InputError(f"{self._path}: general.alignment must be a power of two, got {repr(align)[:80]}")
         start = -(-self._at // align) * align
         return metadata, [info._replace(offset=info.offset + start) for info in infos], start
 

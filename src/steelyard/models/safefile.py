@@ -119,7 +119,7 @@ class SafeFile:
         dtype, shape, ends = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
         if not isinstance(dtype, str) or dtype not in DTYPES:
             raise InputError(
-                f"{where} has the dtype {str(dtype)[:80]!r}; those that can be read are {', '.join(DTYPES)}"
+                f"{where} has the dtype {repr(dtype)[:80]}; those that can be read are {', '.join(DTYPES)}"
             )
         if not (_are_sizes(shape) and _are_sizes(ends) and len(ends) == 2):
             raise InputError(f"{where} needs a shape and two data_offsets of numbers from 0")
