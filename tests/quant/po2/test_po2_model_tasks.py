@@ -175,9 +175,19 @@ def test_a_digits_network_is_the_one_that_was_trained(images):
     x = torch.from_numpy(images["x"][:5])
     weights, biases = ([torch.from_numpy(images[f"{part}{i}"]) for i in range(3)] for part in ("weight", "bias"))
     together = digits.forward(x.expand(digits.SEEDS, 5, 64), weights, biases)[3]
-    torch.testing.assert_close(digits._network(one)(x), together)
+    torch.testing.assert_close(digits._network(one.data, one.seed)(x), together)
     assert not set(images["test"][3]) - set(range(1797))
     assert len(set(images["test"][3])) == 597
+
+
+def test_digits_of_tuning_are_other_networks_and_splits(images):
+    found = digits.run(cell("digits", "mpo2", images)).metrics
+    tuning = digits.run(cell("digits", "mpo2", images, root="tuning")).metrics
+    assert found["kl_w4a16"] != tuning["kl_w4a16"]
+    assert found["bits"] == tuning["bits"]
+    ours = digits._trained("tuning")
+    assert all(set(a) != set(b) for a, b in zip(ours["test"], images["test"], strict=True))
+    assert not np.array_equal(ours["weight0"], images["weight0"])
 
 
 TEXT = {"train": np.frombuffer(b"the cat sat on the mat. " * 40, np.uint8).copy(),

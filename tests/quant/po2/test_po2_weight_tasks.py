@@ -71,6 +71,18 @@ def test_real_weights():
         weight_tasks.run_weights(cell("stories_weights", data={}, options={"importance": True}))
 
 
+def test_tuning_reads_rows_that_no_profile_weighs():
+    weighed = {weight_tasks._shares(cell("user_weights", seed=seed))[0] for seed in range(10)}
+    for seed in range(16):
+        ours, learned = weight_tasks._shares(cell("user_weights", seed=seed, root="tuning"))
+        assert {ours, learned} <= set(range(weight_tasks.SHARES)) - weighed
+        assert ours != learned
+    data = {"w": np.random.default_rng(0).standard_normal((64, 32)).astype(np.float32)}
+    found, tuning = (weight_tasks.run_weights(cell("user_weights", data=data, root=root)).metrics
+                     for root in ("evaluation", "tuning"))  # fmt: skip
+    assert found["weight_error"] != tuning["weight_error"]
+
+
 def test_the_users_tensors(tmp_path):
     rng = np.random.default_rng(0)
     path = tmp_path / "w.npz"

@@ -75,8 +75,9 @@ CARD = Card(
         "Margins (2 % of an error, 5 % of a divergence) were set by what would be worth a change of format; one "
         "evaluation seed of the stories task had been seen by then, while cells were timed. Digits networks were made "
         "less sure of themselves (label smoothing) after a first quick weighing had shown wide intervals; how much was "
-        "chosen on tuning streams, by the spread alone. The three claims on the order of families name an order that "
-        "the reference figures gave and that other draws of the same distributions had shown.",
+        "chosen by the spread alone, in a trial without receipt, so networks of evaluation may have been seen. "
+        "The three claims on the order of families name an order that the reference figures gave and that other draws "
+        "of the same distributions had shown.",
         "In the full profile SmolLM2 reads windows of 256 tokens and MiniLM 8 sentences a seed, to fit ten minutes on "
         "two cores; the long profile reads 512 tokens.",
         "In the bench, weights are quantised and put back as float32; a test shows that packed layers give the same "

@@ -25,6 +25,8 @@ from steelyard.quant.po2.user import user_task
 from steelyard.quant.po2.weight_tasks import relative_error
 
 _SPARE = 0.9  # of the best single grid's error: what a choice of grids must come below
+_SPARE_SEARCHED = 0.95  # of one learned grid's with scale search: no choice of grids, but fifteen scales
+_RATIOS = 256  # 4 grids of 16 values, times 4 codes that a group's largest value may have; MPO2 has about 60
 
 
 def _values(seed: int, *shape: int) -> Tensor:
@@ -95,21 +97,53 @@ def acceptance(implementation: Any) -> None:
 
     ``implementation(t)`` returns what has ``dequantize()`` and ``stored_bits_per_weight``, as ``quantize`` does. At no
     more than NVFP4's size, the weights' error must be at least a tenth below that of NVFP4, of four over six and of one
-    learned grid, and the outputs must diverge less than NVFP4's.
+    learned grid, and a twentieth below that of one learned grid with scale search; the outputs must diverge less than
+    NVFP4's. Sizes are measured where the parts are at hand (``to_tensors()``); claims are held against the values.
     """
+    _check_size_is_true(implementation)
     data = _networks()
     weights = [torch.from_numpy(data[f"weight{layer}"]) for layer in range(3)]
     ours = [implementation(weight) for weight in weights]
     size = sum(8 * q.stored_bytes for q in (quantize(weight, "nvfp4") for weight in weights))
-    bits = sum(q.stored_bits_per_weight * weight.numel() for q, weight in zip(ours, weights, strict=True))
+    bits = sum(_bits(q, weight.numel()) for q, weight in zip(ours, weights, strict=True))
     assert bits <= size, f"{bits:.0f} bits are stored, NVFP4 needs {size}"
     error = relative_error(weights, [q.dequantize() for q in ours])
     for rival in ("nvfp4", "four_over_six", "lloyd1"):
         theirs = relative_error(weights, [fake_quantize(weight, rival) for weight in weights])
         assert error <= _SPARE * theirs, f"relative error {error:.5f}, {rival} has {theirs:.5f}"
+    searched = relative_error(weights, [fake_quantize(weight, "lloyd1", search="sweep") for weight in weights])
+    assert error <= _SPARE_SEARCHED * searched, f"relative error {error:.5f}, a searched grid has {searched:.5f}"
     drift = _drift(data, [q.dequantize() for q in ours])
     theirs = _drift(data, [fake_quantize(weight, "nvfp4") for weight in weights])
     assert drift < theirs, f"the outputs diverge by {drift:.5f} (geometric mean), with NVFP4 by {theirs:.5f}"
+
+
+def _bits(q: Any, n: int) -> float:
+    """Return the bits of ``n`` quantised values: those of the parts, or as claimed where there are none to count."""
+    claimed = float(q.stored_bits_per_weight) * n
+    if not hasattr(q, "to_tensors"):
+        return claimed
+    parts = q.to_tensors()[0].values()
+    held = float(sum(8 * part.numel() * part.element_size() for part in parts))
+    assert abs(claimed - held) < 1e-6 * held, f"{claimed:.0f} bits are claimed, {held:.0f} are stored"
+    return held
+
+
+def _check_size_is_true(implementation: Any) -> None:
+    """Hold the claimed size against what is decoded from a Gaussian tensor.
+
+    R bits a value leave a relative error of at least 2^-2R of independent Gaussian values (Shannon's rate-distortion
+    bound); and groups of 16 on at most four grids of 16 values have few values relative to their largest.
+    """
+    t = _values(6, 256, 256).float()
+    q = implementation(t)
+    rate, decoded = _bits(q, t.numel()) / t.numel(), q.dequantize()
+    error, least = relative_error([t], [decoded]), 2.0 ** (-2 * rate)
+    assert error >= least, f"relative error {error:.5f} at {rate:.2f} bits: below {least:.5f}, so the size is not true"
+    groups = decoded.reshape(-1, 16)
+    largest = groups.abs().amax(1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
+    ratios = int((groups / largest * 1e4).round().unique().numel())
+    assert ratios <= _RATIOS, f"groups take {ratios} values relative to their largest; four grids have {_RATIOS}"
 
 
 def _drift(data: Arrays, weights: list[Tensor]) -> float:

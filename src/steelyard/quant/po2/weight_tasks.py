@@ -20,6 +20,7 @@ from steelyard.quant.po2.cells import config_of, linear_layers, quantiser_of
 
 SHAPE = (1250, 256)  # 20,000 groups of 16
 SHARES = 16  # disjoint shares of the rows of real weights, one a seed
+_WEIGHED = 10  # shares that the profiles' seeds read; tuning keeps to the others
 _POOL_SHARE = 4  # grids are learned on a quarter as many values
 _POOL_ROWS = 8  # of every matrix that grids are learned on
 _MAX_BYTES = 1 << 31
@@ -53,9 +54,21 @@ def run_weights(cell: CellInput) -> Measured:
     matrices = _matrices(cell)
     if config_of(cell).importance:
         raise InputError("importance needs a model whose layers see data; give one with --model")
-    ours = [_share(matrix, cell.seed) for matrix in matrices]
-    others = [_share(matrix, cell.seed + SHARES // 2)[:_POOL_ROWS] for matrix in matrices]
+    weighed, learned = _shares(cell)
+    ours = [_share(matrix, weighed) for matrix in matrices]
+    others = [_share(matrix, learned)[:_POOL_ROWS] for matrix in matrices]
     return _measured(cell, ours, others)
+
+
+def _shares(cell: CellInput) -> tuple[int, int]:
+    """Return the share that is quantised and the one that grids are learned on.
+
+    Of evaluation a seed is a share. Tuning draws among the shares that evaluation reaches from its eleventh seed on.
+    """
+    if cell.root == "evaluation":
+        return cell.seed, cell.seed + SHARES // 2
+    free = SHARES - _WEIGHED
+    return _WEIGHED + cell.seed % free, _WEIGHED + (cell.seed + free // 2) % free
 
 
 def _matrices(cell: CellInput) -> list[Tensor]:
