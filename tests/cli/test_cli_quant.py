@@ -209,3 +209,15 @@ def test_wrong_use(steelyard, model, tmp_path, line, said):
     assert "Traceback" not in err
     if err.startswith("steelyard: "):
         assert err.count("\n") == 1
+
+
+def test_an_interrupted_conversion_says_how_to_go_on(steelyard, model, monkeypatch):
+    from steelyard.quant.po2 import convert
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(convert, "convert", interrupted)
+    code, out, err = steelyard("quant", "convert", model, "-o", "out")
+    assert (code, out) == (130, "")
+    assert err == "steelyard: interrupted; finished shards are kept, the same command goes on with the rest\n"

@@ -12,6 +12,8 @@ import typer
 if TYPE_CHECKING:
     from steelyard.bench.results import Results
 
+INTERRUPTED = 130  # exit code after Ctrl-C
+
 StoreOption = Annotated[
     Path | None, typer.Option("--store", help="SQLite file. Default: $STEELYARD_STORE, else .steelyard/store.db")
 ]

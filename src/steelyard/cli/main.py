@@ -10,9 +10,8 @@ import typer
 
 import steelyard
 from steelyard.cli import data, look, quant, weigh
+from steelyard.cli.command import INTERRUPTED
 from steelyard.errors import InputError, SteelyardError
-
-INTERRUPTED = 130
 
 app = typer.Typer(
     name="steelyard",
@@ -21,7 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Use methods from NeurIPS 2026, and weigh them against the baselines they claim to beat.",
     epilog="Exit codes: 0 done, whatever the verdicts; 1 some cells failed; 2 wrong use or bad input; "
-    "3 an extra or a data set is missing; 130 interrupted, go on with: steelyard resume.",
+    "3 an extra or a data set is missing; 130 interrupted: go on with `steelyard resume` or the same command.",
 )
 for command in (*look.COMMANDS, *weigh.COMMANDS):
     command.add_to(app)

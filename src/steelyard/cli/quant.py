@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from steelyard.cli.command import Command, JsonOption, print_json
+from steelyard.cli.command import INTERRUPTED, Command, JsonOption, print_json
 from steelyard.extras import require
 
 LINE_EVERY_S = 10.0
@@ -64,10 +64,15 @@ def convert(
     Memory grows with the largest tensor, not with the model. After an interruption the same command goes on where it
     stopped.
     """
-    with _progress() as progress:
-        done = require("steelyard.quant.po2.convert", "quant").convert(
-            checkpoint, output, family, group_size, scale, search, filter_, keep, force=force, progress=progress
-        )
+    run = require("steelyard.quant.po2.convert", "quant").convert
+    try:
+        with _progress() as progress:
+            done = run(
+                checkpoint, output, family, group_size, scale, search, filter_, keep, force=force, progress=progress
+            )
+    except KeyboardInterrupt:
+        typer.echo("steelyard: interrupted; finished shards are kept, the same command goes on with the rest", err=True)
+        raise typer.Exit(INTERRUPTED) from None
     _print_conversion(done, json)
 
 
@@ -134,8 +139,8 @@ def _print_conversion(done: Any, json: bool) -> None:
     typer.echo(f"{done.output}: {done.shards} shards{again}, {done.seconds:.1f} s")
     if done.memory_peak is not None:
         typer.echo(
-            f"memory: {done.memory_peak / _MB:.0f} MB at most (anonymous), {memory['start_bytes'] / _MB:.0f} MB of it "
-            f"before the start; bound {memory['bound_bytes'] / _MB:.0f} MB"
+            f"memory beside mapped files: {done.memory_peak / _MB:.0f} MB at most, {memory['start_bytes'] / _MB:.0f} "
+            f"MB at the start; bound {memory['bound_bytes'] / _MB:.0f} MB"
         )
     for note in done.notes:
         typer.echo(f"note: {note}", err=True)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from steelyard import catalog
-from steelyard.cli.command import Command, JsonOption, StoreOption, print_json, results_json
+from steelyard.cli.command import INTERRUPTED, Command, JsonOption, StoreOption, print_json, results_json
 from steelyard.errors import InputError, did_you_mean
 
 MethodsArgument = Annotated[
@@ -150,7 +150,7 @@ def finish(store: Any, weighings: Sequence[str], jobs: int | None, json: bool, o
             f"steelyard resume {' '.join(weighings)} --store {store.path}",
             err=True,
         )
-        return 130
+        return INTERRUPTED
     results = [read_results(store, identity) for identity in weighings]
     if json:
         typer.echo(results_json(results), nl=False)
