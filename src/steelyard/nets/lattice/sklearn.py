@@ -55,7 +55,7 @@ class LatticeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         occlusion: Sides in pixels of the training occluders, or None.
         deep_supervision: Weight of the mean cross-entropy of all steps.
         image_shape: (H, W) or (C, H, W) of flat rows.
-        random_state: Seed, a numpy RandomState to draw it from, or None to draw it from numpy's own.
+        random_state: Seed, a numpy RandomState to draw it from, or None for a fresh one each time.
 
     Attributes:
         classes_: The labels.
@@ -168,6 +168,8 @@ class LatticeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _seed(self) -> int:
         given: Any = self.random_state  # callers need not check their types
+        if given is None:  # the operating system's randomness: numpy's global state is not ours to advance
+            return int(np.random.SeedSequence().generate_state(1)[0])
         if isinstance(given, numbers.Integral):
             return int(given)
         try:
