@@ -169,6 +169,19 @@ class PackedLayer(nn.Module):
         self.set_weight(weight)
 
 
+def leave_fused_paths(model: nn.Module) -> None:
+    """Turn off the fused inference path of torch's transformer encoders that hold packed layers: it reads floats."""
+    for module in model.modules():
+        if not isinstance(module, nn.TransformerEncoder | nn.TransformerEncoderLayer):
+            continue
+        if not any(isinstance(part, PackedLayer) for part in module.modules()):
+            continue
+        if isinstance(module, nn.TransformerEncoderLayer):
+            module.activation_relu_or_gelu = 0  # this is the switch
+        else:
+            module.use_nested_tensor = False  # only the fused path reads nested tensors, made of padded inputs
+
+
 class QuantizedLinear(PackedLayer):
     """``nn.Linear`` with a packed 4-bit weight: y = x W^T + b, W never held as floats.
 

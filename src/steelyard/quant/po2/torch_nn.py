@@ -17,7 +17,7 @@ from steelyard.quant.po2.calibration import Batches, second_moments
 from steelyard.quant.po2.families import GridFamily
 from steelyard.quant.po2.families import family as find_family
 from steelyard.quant.po2.gptq import gptq as gptq_matrix
-from steelyard.quant.po2.layers import PackedLayer, QuantizedConv, QuantizedLinear
+from steelyard.quant.po2.layers import PackedLayer, QuantizedConv, QuantizedLinear, leave_fused_paths
 from steelyard.quant.po2.selection import Filter, default_filter, matrix_of, quantizable
 from steelyard.quant.po2.tensor import QuantizedTensor, quantize
 
@@ -116,6 +116,7 @@ def quantize_model(
                 progress(done, len(names), name)
         for module, layer in made.items():  # after all have been made: an error leaves the model as it was
             model = _replace(model, module, layer)
+    leave_fused_paths(model)
     return model
 
 
@@ -219,10 +220,4 @@ def _replace(model: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:
         for name, child in list(parent._modules.items()):
             if child is old:
                 setattr(parent, name, new)
-                if isinstance(parent, nn.TransformerEncoderLayer):
-                    # Its fused inference path reads the float weight; this is the switch that turns it off.
-                    parent.activation_relu_or_gelu = 0
-    for parent in model.modules():
-        if isinstance(parent, nn.TransformerEncoder) and any(module is new for module in parent.modules()):
-            parent.use_nested_tensor = False  # only the fused path reads nested tensors, made of padded inputs
     return model
