@@ -255,3 +255,16 @@ def test_files_of_another_kind(tmp_path):
         load_quantized(path)
     with pytest.raises(InputError, match="is in the way of a part of"):
         write_packed(path, {"a.weight": QuantizedLinear(16, 2).weight}, {"a.weight.codes": torch.ones(1)})
+
+
+def test_an_encoder_runs_in_inference_mode_with_and_without_a_mask(tmp_path):
+    def encoder():
+        return nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), 2).eval()
+
+    quantized = quantize_model(encoder())
+    save_quantized(quantized, tmp_path / "encoder.safetensors")
+    loaded = load_quantized(tmp_path / "encoder.safetensors", encoder())
+    x, mask = torch.ones(2, 5, 32), torch.tensor([[False] * 5, [False, False, True, True, True]])
+    with torch.inference_mode():
+        assert torch.equal(loaded(x), quantized(x))
+        assert torch.equal(loaded(x, src_key_padding_mask=mask), quantized(x, src_key_padding_mask=mask))

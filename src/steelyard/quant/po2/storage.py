@@ -11,7 +11,7 @@ from steelyard.errors import InputError
 from steelyard.models.paths import printable, usable_path
 from steelyard.quant.po2.activation_quantizer import ActivationQuantizer
 from steelyard.quant.po2.families import GridFamily
-from steelyard.quant.po2.layers import PackedLayer, QuantizedConv, QuantizedLinear
+from steelyard.quant.po2.layers import PackedLayer, QuantizedConv, QuantizedLinear, leave_fused_paths
 from steelyard.quant.po2.packed_files import PackedFile, packed_files, write_packed
 from steelyard.quant.po2.tensor import QuantizedTensor
 from steelyard.quant.po2.torch_nn import matrix_of, quantizable
@@ -91,6 +91,7 @@ def load_quantized(path: str | Path, model: nn.Module | None = None) -> Any:
     for name, described in activations.items():
         _set_activations(model, name, described, path)
     _fill(model, plain, path)
+    leave_fused_paths(model)
     return model
 
 
