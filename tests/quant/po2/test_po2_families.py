@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
@@ -12,6 +13,7 @@ from scipy.stats import norm
 from steelyard.errors import InputError
 from steelyard.quant.po2 import families
 from steelyard.quant.po2.families import E2M1, E2M1_CODES, FAMILIES, GridFamily, family, register_family, sfp4_family
+from steelyard.quant.po2.fitting import fit_grids
 
 ASCENDING = (
     st.lists(st.floats(-8, 8, allow_nan=False).filter(lambda v: abs(v) > 1e-3), min_size=2, max_size=16, unique=True)
@@ -174,3 +176,12 @@ def test_names_that_would_garble_a_terminal(name):
     text = json.dumps({**json.loads(families.NF4.to_json()), "name": name})
     with pytest.raises(InputError, match="printable"):
         GridFamily.from_json(text)
+
+
+def test_a_name_in_capitals_and_what_fit_grids_returns_are_answered_with_what_to_write():
+    with pytest.raises(InputError, match=r"got 'MPO2'. Did you mean 'mpo2'\?"):
+        family("MPO2")
+    fit = fit_grids(torch.randn(400, 16, generator=torch.Generator().manual_seed(0)), n_restarts=1, iters=3)
+    with pytest.raises(InputError, match=r"got a GridFit: give its \.family"):
+        family(fit)
+    assert family(fit.family) is fit.family

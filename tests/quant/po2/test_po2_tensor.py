@@ -431,3 +431,8 @@ def test_importance_is_free_of_scale(factor):
 def test_wrong_types_are_refused(call, word):
     with pytest.raises(InputError, match=word):
         call(torch.ones(4, 32))
+
+
+def test_a_short_representation():
+    q = quantize(torch.ones(4, 32), "mpo2")
+    assert repr(q) == "QuantizedTensor(shape=(4, 32), mpo2, group_size=16, scale=e4m3, bits_per_weight=4.5)"

@@ -314,8 +314,10 @@ def family(name: str | GridFamily) -> GridFamily:
         return name
     if isinstance(name, str) and name in FAMILIES:
         return FAMILIES[name]
-    hint = did_you_mean(name, FAMILIES) if isinstance(name, str) else ""
-    raise InputError(f"family must be a GridFamily or one of {sorted(FAMILIES)}; got {name!r}.{hint}")
+    if isinstance(getattr(name, "family", None), GridFamily):  # what fit_grids returns
+        raise InputError(f"family must be a GridFamily; got a {type(name).__name__}: give its .family")
+    said, hint = (repr(name), did_you_mean(name.lower(), FAMILIES)) if isinstance(name, str) else (_kind(name), "")
+    raise InputError(f"family must be a GridFamily or one of {sorted(FAMILIES)}; got {said}.{hint}")
 
 
 def register_family(member: GridFamily) -> GridFamily:

@@ -57,6 +57,10 @@ class QuantizedTensor:
     axis: int
     side: Tensor | None = None
 
+    def __repr__(self) -> str:
+        form = f"{self.family.name}, group_size={self.group_size}, scale={self.scale_format}"
+        return f"QuantizedTensor(shape={self.shape}, {form}, bits_per_weight={self.bits_per_weight:g})"
+
     @property
     def layout(self) -> ScaleLayout:
         """How scale and selector are stored."""
