@@ -20,7 +20,8 @@ import receipt
 import torch
 from torch import Tensor
 
-from steelyard.quant.po2.matmul import GroupMajor, matmul, pack
+from steelyard.quant.po2.matmul import matmul
+from steelyard.quant.po2.packed_matrix import GroupMajor, pack
 from steelyard.quant.po2.tensor import quantize
 from steelyard.timing import interleaved
 

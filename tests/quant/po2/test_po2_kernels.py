@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from steelyard.quant.po2 import core, kernels, matmul, scales, tensor
+from steelyard.quant.po2 import core, kernels, packed_matrix, scales, tensor
 from steelyard.quant.po2.families import FAMILIES, LEAST_END, MPO2, NVFP4, GridFamily
 from steelyard.quant.po2.tensor import QuantizedTensor, dequantize, quantize
 from steelyard.rng import torch_generator
@@ -232,7 +232,7 @@ def test_numba_told_not_to_compile(monkeypatch):
     tensor.compiled_path.cache_clear()
     monkeypatch.setattr(kernels.numba.config, "DISABLE_JIT", 1)
     assert tensor._kernels() is None
-    assert matmul._kernels() is None
+    assert packed_matrix._kernels() is None
     monkeypatch.undo()
     tensor.compiled_path.cache_clear()
     assert tensor._kernels() is kernels
@@ -245,7 +245,7 @@ def test_without_numba(monkeypatch):
     tensor.compiled_path.cache_clear()
     monkeypatch.setattr(tensor.importlib, "import_module", missing)
     assert tensor._kernels() is None
-    assert matmul._kernels() is None
+    assert packed_matrix._kernels() is None
     assert quantize(data(1, (4, 32)), NVFP4).codes.shape == (4, 16)
     tensor.compiled_path.cache_clear()
     monkeypatch.setattr(tensor.importlib, "import_module", lambda name: missing(name, "llvmlite"))

@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steelyard.errors import InputError
-from steelyard.quant.po2 import matmul as module
+from steelyard.quant.po2 import packed_matrix as module
 from steelyard.quant.po2.families import GridFamily
-from steelyard.quant.po2.matmul import GroupMajor, RowMajor, dense, matmul, pack
+from steelyard.quant.po2.matmul import matmul
+from steelyard.quant.po2.packed_matrix import GroupMajor, RowMajor, dense, pack
 from steelyard.quant.po2.tensor import quantize
 
 FOUR = GridFamily("four", tuple(tuple(g * k for g in (-1.0, -0.4, 0.1, 0.6, 1.0)) for k in (0.4, 0.6, 0.8, 1.0)))

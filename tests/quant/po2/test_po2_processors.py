@@ -12,15 +12,15 @@ if "without" in sys.argv:
     sys.modules["numba"] = None
 import torch
 torch.set_num_threads(1)
-from steelyard.quant.po2 import matmul, tensor
+from steelyard.quant.po2 import matmul, packed_matrix, tensor
 x = torch.randn(160, 80, generator=torch.Generator().manual_seed(0))
 whole = hashlib.sha256()
 for family, search in (("mpo2", "none"), ("nvfp4", "sweep"), ("sfp4", "none")):
     q = tensor.quantize(x, family, search=search)
     for part in (q.codes, q.scales, q.dequantize(), tensor.fake_quantize(x, family, 8)):
         whole.update(part.numpy().tobytes())
-packed = matmul.pack(q)
-whole.update(matmul.dense(packed).numpy().tobytes())
+packed = packed_matrix.pack(q)
+whole.update(packed_matrix.dense(packed).numpy().tobytes())
 error = (matmul.matmul(x[:1], packed) - x[:1] @ q.dequantize().T).abs().max()
 assert error < 1e-4, error
 fast = tensor._kernels()

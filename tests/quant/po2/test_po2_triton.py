@@ -12,7 +12,8 @@ import torch
 
 from steelyard.quant.po2 import matmul as module
 from steelyard.quant.po2 import triton_kernels
-from steelyard.quant.po2.matmul import GroupMajor, dense, matmul, pack
+from steelyard.quant.po2.matmul import matmul
+from steelyard.quant.po2.packed_matrix import GroupMajor, dense, pack
 from steelyard.quant.po2.tensor import quantize
 
 

@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steelyard.quant.po2 import matmul as module
-from steelyard.quant.po2 import triton_kernels
+from steelyard.quant.po2 import packed_matrix, triton_kernels
 from steelyard.quant.po2.families import GridFamily
 from steelyard.quant.po2.layers import QuantizedLinear
-from steelyard.quant.po2.matmul import matmul, pack
+from steelyard.quant.po2.matmul import matmul
+from steelyard.quant.po2.packed_matrix import pack
 from steelyard.quant.po2.tensor import quantize
 
 torch.set_num_threads(1)
@@ -53,7 +54,7 @@ def test_equals_the_torch_path(monkeypatch, family, size, batch):
     x, packed = normal(batch, 172, seed=1), pack(weight)
     found = triton_kernels.product(x, packed)
     assert error(found, weight, x) <= 1e-5
-    monkeypatch.setattr(module, "_kernels", lambda: None)
+    monkeypatch.setattr(packed_matrix, "_kernels", lambda: None)
     blocks = matmul(x, pack(weight))
     assert float((found - blocks).abs().max()) <= 1e-5 * float(blocks.abs().max())
 

@@ -20,7 +20,8 @@ from steelyard.quant.po2 import core
 from steelyard.quant.po2.activation_quantizer import ActivationQuantizer, as_quantizer
 from steelyard.quant.po2.families import GridFamily
 from steelyard.quant.po2.families import family as find_family
-from steelyard.quant.po2.matmul import GroupMajor, PackedMatrix, dense, group_major, matmul, pack
+from steelyard.quant.po2.matmul import matmul
+from steelyard.quant.po2.packed_matrix import GroupMajor, PackedMatrix, dense, group_major, pack
 from steelyard.quant.po2.scales import side_bytes
 from steelyard.quant.po2.tensor import QuantizedTensor, quantize
 

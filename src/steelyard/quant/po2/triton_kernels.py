@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from steelyard.quant.po2.matmul import GroupMajor, dense
+from steelyard.quant.po2.packed_matrix import GroupMajor, dense
 
 triton: Any = importlib.import_module("triton")
 tl: Any = importlib.import_module("triton.language")
