@@ -84,7 +84,7 @@ class LatticeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         occlusion: tuple[int, int] | None = None,
         deep_supervision: float = 0.1,
         image_shape: tuple[int, ...] | None = None,
-        random_state: int | np.random.RandomState | None = 0,
+        random_state: Any = 0,  # a whole number, a RandomState or None
     ) -> None:
         self.max_channels = max_channels
         self.max_layers = max_layers

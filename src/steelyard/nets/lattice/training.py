@@ -152,11 +152,7 @@ def train_lattice(
     Warns:
         HaltingWarning: E[t] within 2 % of 1 or of T, below 2 steps in a deep network, or equal for all inputs.
     """
-    if not isinstance(model, LatticeRCNN):
-        raise InputError(f"model must be a LatticeRCNN, not {type(model).__name__}.")
-    refuse_batch_norm(model)
-    if cost is not None and not callable(cost):
-        raise InputError(f"cost must be a ResourceCost or None, not {cost!r}.")
+    _check_model(model, cost)
     x, y = _tensors(model, data)
     _check_settings(epochs, lr, halting_lr, batch_size, grad_clip, deep_supervision, updates)
     recipe = _Recipe(
@@ -174,10 +170,7 @@ def train_lattice(
         row, loss = recipe.losses(model, images, y[batch], number / total)
         if not bool(torch.isfinite(loss)):
             raise InputError(f"the loss is not finite at update {number + 1}: lower lr, or grad_clip = {grad_clip}.")
-        optimizer.zero_grad(set_to_none=True)
-        torch.autograd.backward(loss)
-        torch.nn.utils.clip_grad_norm_(model.parameters(), grad_clip)
-        optimizer.step()
+        _update(optimizer, model, loss, grad_clip)
         rows.append(row)
         history.updates = number + 1
         if progress is not None:
@@ -190,6 +183,21 @@ def train_lattice(
         raise InputError(f"the weights are not finite after the last update: lower lr, or grad_clip = {grad_clip}.")
     warn_of_halting(model, history.expected_time[-1], history.time_spread[-1])
     return history
+
+
+def _check_model(model: object, cost: object) -> None:
+    if not isinstance(model, LatticeRCNN):
+        raise InputError(f"model must be a LatticeRCNN, not {type(model).__name__}.")
+    refuse_batch_norm(model)
+    if cost is not None and not callable(cost):
+        raise InputError(f"cost must be a ResourceCost or None, not {cost!r}.")
+
+
+def _update(optimizer: torch.optim.Optimizer, model: LatticeRCNN, loss: Tensor, grad_clip: float) -> None:
+    optimizer.zero_grad(set_to_none=True)
+    torch.autograd.backward(loss)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), grad_clip)
+    optimizer.step()
 
 
 def warn_of_halting(model: LatticeRCNN, expected_time: float, time_spread: float) -> None:
