@@ -27,6 +27,7 @@ _SUBPACKAGES = (
     "contracts",
     "data",
     "errors",
+    "guard",
     "models",
     "nets",
     "optim",

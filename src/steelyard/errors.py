@@ -28,6 +28,16 @@ class MissingExtraError(SteelyardError, ImportError):
     exit_code = 3
 
 
+class UnsupportedError(SteelyardError, NotImplementedError):
+    """A back end cannot do what was asked of it; the message names both."""
+
+    exit_code = 2
+
+
+class EndpointError(SteelyardError):
+    """A model endpoint failed or answered something unusable; the message names the URL and status, never a key."""
+
+
 class DataMissingError(SteelyardError, FileNotFoundError):
     """A data set is neither cached, nor mirrored, nor reachable."""
 

@@ -1,4 +1,16 @@
-"""Models that the benches and commands read: files of weights, and small models that ship in Python packages.
+"""Models that the rooms, the benches and the commands stand on: language models, encoders, files of weights.
 
-This floor lies below the rooms, beside :mod:`steelyard.data`. Each module is imported by its own name.
+This floor lies below the rooms, beside :mod:`steelyard.data`.
 """
+
+from __future__ import annotations
+
+from steelyard.extras import lazy_exports
+
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "protocols": ("CallableLM", "CausalLM", "Embedder", "as_lm"),
+    },
+    extra="models",
+)

@@ -1,0 +1,11 @@
+"""Guards round a language model: a vote over disrupted copies of a prompt, and a detector of ungrounded answers."""
+
+from __future__ import annotations
+
+from steelyard.extras import lazy_exports
+
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {},
+    extra="guard",
+)

@@ -1,0 +1,1 @@
+"""Disrupt-and-rectify smoothing: many damaged and repaired copies of a prompt, one vote."""
