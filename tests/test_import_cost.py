@@ -116,10 +116,10 @@ def test_doctor_names_what_is_missing_and_the_command(monkeypatch, capsys):
     ]
     monkeypatch.setattr(importlib.metadata, "version", version)
     monkeypatch.setattr(importlib.metadata, "requires", lambda _: requires)
-    assert look._extras() == {"optim": ["torch"], "tables": ["pyarrow"], "hf": []}
+    assert look._extras() == {"optim": ["torch"], "tables": ["pyarrow"], "hf": ["torch"]}
     look.doctor()
     out = capsys.readouterr().out
     assert "optim    missing torch: pip install 'steelyard[optim]'" in out
-    assert "hf       installed" in out
+    assert "hf       missing torch: pip install 'steelyard[hf]'" in out  # through the extra that it builds on
     look.doctor(json=True)
     assert json.loads(capsys.readouterr().out)["extras"]["tables"] == ["pyarrow"]

@@ -49,7 +49,8 @@ def test_doctor(steelyard):
     assert "optim" in out
     _, out, _ = steelyard("doctor", "--json")
     found = json.loads(out)
-    assert set(found) == {"environment", "extras"}
+    assert set(found) == {"environment", "extras", "missing_weights"}
+    assert found["extras"]["guard"] == found["extras"]["models"] == []  # what a nested extra brings is counted
     assert found["environment"]["packages"]["numpy"]
 
 

