@@ -7,7 +7,7 @@ import torch
 
 from models.tiny_gguf import write_tiny
 from quant.po2.small_checkpoints import CONFIG, VOCAB, llama_tensors, write_llama, write_tokenizer
-from steelyard.cli import quant
+from steelyard.cli import progress, quant
 from steelyard.models.safefile import write_safe
 from steelyard.quant.po2.storage import save_quantized
 from steelyard.quant.po2.torch_nn import QuantizedLinear
@@ -17,7 +17,7 @@ TEXT = " ".join(f"w{2 + number * 7 % (VOCAB - 2)}" for number in range(400))
 
 @pytest.fixture(autouse=True)
 def _no_lines_of_progress(monkeypatch):
-    monkeypatch.setattr(quant, "LINE_EVERY_S", 1e9)  # on a slow machine they would be among the errors
+    monkeypatch.setattr(progress, "LINE_EVERY_S", 1e9)  # on a slow machine they would be among the errors
 
 
 @pytest.fixture
@@ -149,15 +149,15 @@ def test_outliers_and_notes_are_told(steelyard, tmp_path):
 
 
 def test_progress_off_a_terminal(monkeypatch, capsys):
-    monkeypatch.setattr(quant, "LINE_EVERY_S", 0.0)
-    with quant._progress() as show:
+    monkeypatch.setattr(progress, "LINE_EVERY_S", 0.0)
+    with progress.counted("converting") as show:
         show(1, 4, "layer")
     assert capsys.readouterr().err == "converting: 25 %, layer\n"
 
 
 def test_progress_on_a_terminal(monkeypatch, capsys):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    with quant._progress() as show:
+    with progress.counted("converting") as show:
         show(1, 4, "[bold]layer")
         show(4, 4, "")
     assert "100%" in capsys.readouterr().err

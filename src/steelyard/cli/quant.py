@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,9 +12,9 @@ from typing import Annotated, Any
 import typer
 
 from steelyard.cli.command import INTERRUPTED, Command, JsonOption, print_json
+from steelyard.cli.progress import counted
 from steelyard.extras import require
 
-LINE_EVERY_S = 10.0
 _MB = 1e6
 
 Converted = Annotated[Path, typer.Argument(metavar="OUT", help="A converted folder.", show_default=False)]
@@ -66,7 +64,7 @@ def convert(
     """
     run = require("steelyard.quant.po2.convert", "quant").convert
     try:
-        with _progress() as progress:
+        with counted("converting") as progress:
             done = run(
                 checkpoint, output, family, group_size, scale, search, filter_, keep, force=force, progress=progress
             )
@@ -188,37 +186,6 @@ def _print_totals(summary: Any) -> None:
         f"({summary.stored_bits_per_weight:.5g} stored), relative squared error {error}"
     )
     typer.echo(f"{len(summary.kept)} other tensors as they were; {summary.file_bytes / _MB:.1f} MB in all")
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int, str], None]]:
-    """Yield a callback that shows progress on standard error: a bar on a terminal, else a line now and then."""
-    if not sys.stderr.isatty():
-        yield _lines()
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-    columns = (BarColumn(), TaskProgressColumn(), TimeRemainingColumn(), TextColumn("{task.description}", markup=False))
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("", total=None)
-
-        def show(done: int, total: int, name: str) -> None:
-            bar.update(task, total=total, completed=done, description=name)
-
-        yield show
-
-
-def _lines() -> Callable[[int, int, str], None]:
-    last = time.monotonic()
-
-    def show(done: int, total: int, name: str) -> None:
-        nonlocal last
-        if (now := time.monotonic()) - last >= LINE_EVERY_S:
-            last = now
-            print(f"converting: {100 * done // max(total, 1)} %, {name}", file=sys.stderr, flush=True)
-
-    return show
 
 
 for command in (
