@@ -1,0 +1,188 @@
+"""Replay recorded jailbreak prompts against a model behind several defences: one table, resumable."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from scipy.special import betaincinv
+
+from steelyard.errors import InputError
+
+MAX_FILE_BYTES = 64_000_000
+CHUNK = 8  # prompts asked at once; a chunk is the most that an interruption loses
+
+
+class Asked(Protocol):
+    """What a defence returns for one prompt."""
+
+    response: str
+    calls: int
+
+
+class Defence(Protocol):
+    """A defence as :mod:`steelyard.guard` builds them."""
+
+    def batch(self, prompts: Sequence[str]) -> Sequence[Asked]:
+        """Return one result per prompt."""
+        ...
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The usable prompts of a file, and how many of its rows had none."""
+
+    prompts: tuple[str, ...]
+    without: int
+
+
+@dataclass(frozen=True)
+class Line:
+    """One defence's line of the table; the interval is Clopper and Pearson's, 95 %."""
+
+    defence: str
+    prompts: int
+    complied: int
+    rate: float
+    low: float
+    high: float
+    calls_per_prompt: float
+
+
+def read_artifacts(path: str | Path) -> Recorded:
+    """Return the prompts of a JailbreakBench artifact: an object with rows under ``jailbreaks``, or a list of rows.
+
+    Rows whose ``prompt`` is null (no attack was submitted) are counted and left out.
+
+    Raises:
+        InputError: Not such a file; the message names the row.
+    """
+    path = Path(path)
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise InputError(f"{path} is larger than {MAX_FILE_BYTES // 1_000_000} MB; replay a part of it")
+        found = json.loads(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        raise InputError(f"{path} is not JSON; an artifact file holds an object with a list 'jailbreaks'") from None
+    rows = found.get("jailbreaks") if isinstance(found, Mapping) else found
+    if not isinstance(rows, list):
+        raise InputError(f"{path} holds no list 'jailbreaks'; is it a JailbreakBench artifact?")
+    prompts = []
+    for number, row in enumerate(rows):
+        prompt = row.get("prompt") if isinstance(row, Mapping) else row
+        if prompt is None:
+            continue
+        if not isinstance(prompt, str) or not prompt.strip():
+            raise InputError(f"{path}: row {number} of 'jailbreaks' has no text under 'prompt'")
+        prompts.append(prompt)
+    if not prompts:
+        raise InputError(f"{path} holds no prompt: all {len(rows)} rows are null")
+    return Recorded(tuple(prompts), len(rows) - len(prompts))
+
+
+def replay(
+    prompts: Sequence[str],
+    defences: Mapping[str, Defence],
+    judge: Callable[[str], bool],
+    settings: str = "",
+    kept: str | Path | None = None,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> list[Line]:
+    """Ask every prompt through every defence and count the answers that comply.
+
+    Args:
+        prompts: Recorded prompts.
+        defences: Name -> defence.
+        judge: Says whether an answer complies; the same for all defences.
+        settings: Whatever else decides answers (model, seed, …): part of the key under which answers are kept.
+        kept: A JSONL file that outcomes (no answers) are appended to; the ones that it holds are not asked again.
+        progress: Called with (done, total, defence).
+
+    Raises:
+        InputError: ``kept`` cannot be read or written.
+    """
+    known = _read_kept(kept)
+    total, done = len(prompts) * len(defences), 0
+    lines = []
+    for name, defence in defences.items():
+        outcomes = {}
+        keys = {prompt: _key(settings, name, prompt) for prompt in prompts}
+        missing = [prompt for prompt in keys if keys[prompt] not in known]
+        for chunk in _chunks(missing):
+            for prompt, result in zip(chunk, defence.batch(chunk), strict=True):
+                outcomes[keys[prompt]] = {"complied": bool(judge(result.response)), "calls": int(result.calls)}
+            _keep(kept, {keys[prompt]: outcomes[keys[prompt]] for prompt in chunk})
+            if progress is not None:
+                progress(done + len(prompts) - len(missing) + len(outcomes), total, name)
+        done += len(prompts)
+        lines.append(_line(name, [{**known, **outcomes}[keys[prompt]] for prompt in prompts]))
+    return lines
+
+
+def as_rows(lines: Sequence[Line]) -> list[dict[str, Any]]:
+    """Return the table as plain dicts."""
+    return [asdict(line) for line in lines]
+
+
+def _line(name: str, outcomes: Sequence[Mapping[str, Any]]) -> Line:
+    count, complied = len(outcomes), sum(outcome["complied"] for outcome in outcomes)
+    low = 0.0 if complied == 0 else float(betaincinv(complied, count - complied + 1, 0.025))
+    high = 1.0 if complied == count else float(betaincinv(complied + 1, count - complied, 0.975))
+    calls = sum(outcome["calls"] for outcome in outcomes) / count
+    return Line(name, count, complied, complied / count, low, high, calls)
+
+
+def _chunks(prompts: Sequence[str]) -> Iterator[Sequence[str]]:
+    for start in range(0, len(prompts), CHUNK):
+        yield prompts[start : start + CHUNK]
+
+
+def _key(settings: str, name: str, prompt: str) -> str:
+    return hashlib.sha256(f"{settings}\x1f{name}\x1f{prompt}".encode(errors="surrogatepass")).hexdigest()[:32]
+
+
+def _read_kept(kept: str | Path | None) -> dict[str, dict[str, Any]]:
+    """Return key -> outcome; a line that an interruption cut short is passed over."""
+    if kept is None or not Path(kept).exists():
+        return {}
+    try:
+        lines = Path(kept).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError as error:
+        raise InputError(f"{kept} cannot be read: {error.strerror}") from None
+    found = {}
+    for number, line in enumerate(lines):
+        try:
+            row = json.loads(line)
+            found[str(row["key"])] = {"complied": bool(row["complied"]), "calls": int(row["calls"])}
+        except (ValueError, TypeError, KeyError, RecursionError):
+            if number == 0 and len(lines) > 1:
+                raise InputError(f"{kept}: its first line is not an outcome of a replay; name another file") from None
+    return found
+
+
+def _keep(kept: str | Path | None, outcomes: Mapping[str, Mapping[str, Any]]) -> None:
+    if kept is None:
+        return
+    text = "".join(json.dumps({"key": key, **outcome}) + "\n" for key, outcome in outcomes.items())
+    try:
+        with open(kept, "ab+") as file:
+            if file.tell() and _last_byte(file) != b"\n":  # an interruption cut the last line short
+                text = "\n" + text
+            file.write(text.encode())
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise InputError(f"{kept} cannot be written: {error.strerror}") from None
+
+
+def _last_byte(file: Any) -> bytes:
+    file.seek(-1, os.SEEK_END)
+    last: bytes = file.read(1)
+    return last

@@ -1,0 +1,118 @@
+import json
+
+import pytest
+from scipy.stats import binomtest
+
+from steelyard.errors import InputError
+from steelyard.guard.dr_smoothing.replay import Line, read_artifacts, replay
+
+
+class Answered:
+    def __init__(self, response, calls):
+        self.response, self.calls = response, calls
+
+
+class Upper:
+    """Complies with prompts that hold a capital; counts what it was asked."""
+
+    def __init__(self, calls=3):
+        self.asked, self.calls = [], calls
+
+    def batch(self, prompts):
+        self.asked += prompts
+        return [Answered("yes" if prompt != prompt.lower() else "no", self.calls) for prompt in prompts]
+
+
+def complies(answer):
+    return answer == "yes"
+
+
+PROMPTS = [f"{'A' if index % 4 == 0 else 'a'} {index}" for index in range(21)]
+
+
+def test_the_table_counts_what_the_judge_says():
+    lines = replay(PROMPTS, {"one": Upper(), "two": Upper(9)}, complies)
+    interval = binomtest(6, 21).proportion_ci(0.95, "exact")
+    for line, calls in zip(lines, (3, 9), strict=True):
+        assert (line.prompts, line.complied, line.calls_per_prompt) == (21, 6, calls)
+        assert line.rate == 6 / 21
+        assert (line.low, line.high) == pytest.approx((interval.low, interval.high), abs=1e-12)
+    all_, none = (replay(PROMPTS, {"x": Upper()}, lambda _, said=said: said)[0] for said in (True, False))
+    assert (all_.rate, all_.high, none.rate, none.low) == (1, 1, 0, 0)
+    assert isinstance(all_, Line)
+
+
+def test_what_is_kept_is_not_asked_again(tmp_path):
+    kept, seen = tmp_path / "kept.jsonl", []
+    first = Upper()
+    whole = replay(PROMPTS, {"one": first}, complies, "s", kept, lambda *counts: seen.append(counts))
+    assert len(first.asked) == 21
+    assert seen[-1] == (21, 21, "one")
+    assert "yes" not in kept.read_text()  # outcomes only, no answers
+    again = Upper()
+    assert replay(PROMPTS, {"one": again}, complies, "s", kept) == whole
+    assert again.asked == []
+    replay(PROMPTS, {"one": again}, complies, "another model", kept)
+    assert len(again.asked) == 21
+
+
+def test_a_cut_line_is_asked_again(tmp_path):
+    kept = tmp_path / "kept.jsonl"
+    whole = replay(PROMPTS, {"one": Upper()}, complies, "", kept)
+    kept.write_bytes(kept.read_bytes()[:-9])
+    for _ in range(2):  # the second time the cut line stands in the middle
+        defence = Upper()
+        assert replay(PROMPTS, {"one": defence}, complies, "", kept) == whole
+    assert defence.asked == []
+
+
+def test_an_interruption_keeps_what_was_asked(tmp_path):
+    class Breaks(Upper):
+        def batch(self, prompts):
+            if len(self.asked) >= 8:
+                raise KeyboardInterrupt
+            return super().batch(prompts)
+
+    with pytest.raises(KeyboardInterrupt):
+        replay(PROMPTS, {"one": Breaks()}, complies, "", tmp_path / "kept")
+    after = Upper()
+    replay(PROMPTS, {"one": after}, complies, "", tmp_path / "kept")
+    assert after.asked == PROMPTS[8:]
+
+
+def test_another_file_is_not_written_to(tmp_path):
+    other = tmp_path / "notes.txt"
+    other.write_text("my notes\nof today\n")
+    with pytest.raises(InputError, match=r"notes\.txt.*first line is not an outcome"):
+        replay(PROMPTS, {"one": Upper()}, complies, "", other)
+    with pytest.raises(InputError, match="cannot be written"):
+        replay(PROMPTS, {"one": Upper()}, complies, "", tmp_path / "none" / "kept")
+
+
+@pytest.mark.parametrize("shape", ["object", "list", "strings"])
+def test_artifacts(tmp_path, shape):
+    rows = [{"prompt": "p", "goal": "g"}, {"prompt": None}, {"prompt": "q"}]
+    content = {"object": {"jailbreaks": rows}, "list": rows, "strings": ["p", "q", None]}[shape]
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(content))
+    found = read_artifacts(path)
+    assert (found.prompts, found.without) == (("p", "q"), 1)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("{", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
+        ("{}", "no list 'jailbreaks'"),
+        ('[{"prompt": 3}]', "row 0"),
+        ('[{"prompt": null}]', "all 1 rows are null"),
+    ],
+)
+def test_other_files_are_refused(tmp_path, content, said):
+    path = tmp_path / "a.json"
+    path.write_text(content)
+    with pytest.raises(InputError, match=said):
+        read_artifacts(path)
+    with pytest.raises(InputError, match="cannot be read"):
+        read_artifacts(tmp_path / "none.json")
