@@ -6,6 +6,18 @@ from steelyard.extras import lazy_exports
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
-    {},
+    {
+        "dr_smoothing.core": (
+            "disrupt_delete_words",
+            "disrupt_insert",
+            "disrupt_mask_words",
+            "disrupt_patch",
+            "disrupt_random",
+            "disrupt_swap",
+            "majority",
+            "mixture",
+            "vote_threshold",
+        ),
+    },
     extra="guard",
 )
