@@ -28,8 +28,8 @@ def test_every_remote_file_is_pinned():
         assert dataset.licence
         assert dataset.attribution
         assert dataset.rows > 0
-        assert bool(dataset.mirror) == bool(dataset.files)
-        assert dataset.embedded == (dataset.size == 0)
+        assert dataset.mirror or not dataset.files
+        assert (dataset.embedded or dataset.mirror_only) == (dataset.size == 0)
         for file in dataset.files:
             assert re.fullmatch(r"https://raw\.githubusercontent\.com/[^/]+/[^/]+/[0-9a-f]{40}(/[^/]+)+", file.url)
             assert all(re.fullmatch(r"[0-9a-f]{64}", pin.sha256) and pin.size > 0 for pin in file.pins)

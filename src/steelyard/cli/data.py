@@ -23,7 +23,8 @@ def list_(json: JsonOption = False) -> None:
             "name": dataset.name,
             "here": str(origin),
             "rows": dataset.rows,
-            "megabytes": round(sum(file.size for file in dataset.files) / 1e6, 1),
+            "from": "package" if dataset.embedded else "mirror only" if dataset.mirror_only else "download",
+            "megabytes": round(sum(file.size for file in dataset.files) / 1e6, 2),
             "licence": dataset.licence,
             "title": dataset.title,
         }
@@ -35,7 +36,7 @@ def list_(json: JsonOption = False) -> None:
     from rich.console import Console
     from rich.table import Column, Table
 
-    columns = [Column(name, no_wrap=name in ("name", "here")) for name in rows[0]]
+    columns = [Column(name, no_wrap=name in ("name", "here", "from")) for name in rows[0]]
     table = Table(*columns, box=None, header_style="bold")
     for row in rows:
         table.add_row(*(str(value) for value in row.values()))

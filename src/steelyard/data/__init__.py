@@ -2,43 +2,90 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-from steelyard.data.cache import Located, find_local, locate, state_of
+from steelyard.data.cache import Located, find_local, locate, missing, state_of
 from steelyard.data.census import adult
 from steelyard.data.embedded import breast_cancer, digits
 from steelyard.data.encode import Encoded, encode_features
 from steelyard.data.humans import human_contrast
 from steelyard.data.images import mnist_t10k
+from steelyard.data.jsonl import PromptRow, QARow, read_prompts, read_questions
 from steelyard.data.pictures import Pictures, read_pictures
+from steelyard.data.questions import (
+    ContextQuestion,
+    KnowledgeQuestion,
+    OpenQuestion,
+    TruthfulQuestion,
+    halueval,
+    nq_open,
+    truthfulqa,
+    xquad,
+)
 from steelyard.data.registry import DATASETS, Dataset, Origin, Progress, lookup
+from steelyard.data.safety import (
+    Artifact,
+    ContrastPrompt,
+    Instruction,
+    Suffix,
+    advbench_goals,
+    gcg_suffixes,
+    harmful_prompts,
+    ifeval_prompts,
+    jailbreak_artifacts,
+    safe_prompts,
+    xstest,
+)
 from steelyard.data.table import Table
 from steelyard.data.tables import read_table
 from steelyard.data.text import plain_wikitext, wikitext2
-from steelyard.errors import DataMissingError
 
 __all__ = [
+    "Artifact",
+    "ContextQuestion",
+    "ContrastPrompt",
     "Dataset",
     "Encoded",
+    "Instruction",
+    "KnowledgeQuestion",
     "Located",
+    "OpenQuestion",
     "Origin",
     "Pictures",
     "Progress",
+    "PromptRow",
+    "QARow",
+    "Suffix",
     "Table",
+    "TruthfulQuestion",
     "adult",
+    "advbench_goals",
     "breast_cancer",
     "datasets",
     "digits",
     "encode_features",
     "fetch",
+    "gcg_suffixes",
+    "halueval",
+    "harmful_prompts",
     "human_contrast",
+    "ifeval_prompts",
+    "jailbreak_artifacts",
     "locate",
     "mnist_t10k",
+    "nq_open",
     "path",
     "plain_wikitext",
     "read_pictures",
+    "read_prompts",
+    "read_questions",
     "read_table",
+    "safe_prompts",
+    "truthfulqa",
     "wikitext2",
+    "xquad",
+    "xstest",
 ]
 
 
@@ -63,7 +110,8 @@ def path(name: str) -> Path:
         DataMissingError: It is not here yet.
         ChecksumError: Its mirrored copy is damaged.
     """
-    found = find_local(lookup(name))
+    dataset = lookup(name)
+    found = find_local(dataset)
     if found is None:
-        raise DataMissingError(f"data set '{name}' is not here yet; get it with: steelyard data fetch {name}")
-    return found.paths[0].parent
+        raise missing(dataset)
+    return Path(os.path.commonpath([file.parent for file in found.paths]))

@@ -42,6 +42,8 @@ def obtain(dataset: Dataset, progress: Progress | None = None) -> Located:
     found = find_local(dataset)
     if found is not None:
         return found
+    if dataset.mirror_only:
+        raise missing(dataset)
     from steelyard.data.download import download  # urllib and ssl only when something is fetched
 
     folder = cache_folder() / dataset.room / dataset.name
@@ -65,6 +67,8 @@ def find_local(dataset: Dataset) -> Located | None:
     mirrored = _find_in_mirror(dataset)
     if mirrored is not None:
         return mirrored
+    if dataset.mirror_only:
+        return None
     folder = cache_folder() / dataset.room / dataset.name
     paths = tuple(folder / file.name for file in dataset.files)
     if all(is_pinned(path, file) for file, path in zip(dataset.files, paths, strict=True)):
@@ -81,6 +85,18 @@ def state_of(dataset: Dataset) -> Origin:
     except SteelyardError:
         return "damaged"
     return "absent" if found is None else found.origin
+
+
+def missing(dataset: Dataset) -> DataMissingError:
+    """Return the error that says how to get a data set which is not here."""
+    if dataset.mirror_only:
+        return DataMissingError(
+            f"data set '{dataset.name}' is not here, and it is in a mirror folder only, because rows or fields of its "
+            f"source were left out on purpose; set {MIRROR_VARIABLE} to a folder that holds it"
+        )
+    return DataMissingError(
+        f"data set '{dataset.name}' is not here yet; get it with: steelyard data fetch {dataset.name}"
+    )
 
 
 def cache_folder() -> Path:

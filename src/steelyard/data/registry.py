@@ -58,7 +58,8 @@ class MirrorFile:
 class Dataset:
     """One data set. ``files`` and ``mirror`` hold the same contents in the same order; both empty means embedded.
 
-    A mirror may keep in one file what the source has in several.
+    A mirror may keep in one file what the source has in several. ``files`` alone empty means that only a mirror has the
+    set: it leaves out rows or fields of its source on purpose, so that no download would give the same.
     """
 
     name: str
@@ -73,11 +74,16 @@ class Dataset:
     @property
     def embedded(self) -> bool:
         """True when the data come inside an installed package and nothing is ever fetched."""
-        return not self.files
+        return not self.files and not self.mirror
+
+    @property
+    def mirror_only(self) -> bool:
+        """True when a mirror folder is the only place to get it from."""
+        return bool(self.mirror) and not self.files
 
     @property
     def size(self) -> int:
-        """Bytes to download, 0 for embedded data."""
+        """Bytes to download, 0 for data that are embedded or only in a mirror."""
         return sum(file.size for file in self.files)
 
 
@@ -214,6 +220,193 @@ def _human_contrast() -> Dataset:
     )
 
 
+def _from_mirror_alone(
+    name: str, title: str, licence: str, attribution: str, rows: int, files: tuple[str, ...]
+) -> Dataset:
+    mirror = tuple(MirrorFile(f"guard/{name}/{file}") for file in files)
+    return Dataset(name, title, "guard", licence, attribution, rows, mirror=mirror)
+
+
+def _advbench() -> Dataset:
+    return _from_mirror_alone(
+        "advbench",
+        "AdvBench harmful behaviours (requests only)",
+        "MIT",
+        "AdvBench: Zou, Wang, Carlini, Nasr, Kolter, Fredrikson (2023), MIT; this copy from AttnGCG-attack, copyright "
+        "2024 asillycat, MIT.",
+        513,
+        ("harmful_behaviors.csv",),
+    )
+
+
+JAILBREAK_ARTIFACTS = {
+    "GCG": {
+        "vicuna-13b-v1.5": "GCG/white_box/vicuna-13b-v1.5.json",
+        "llama-2-7b-chat-hf": "GCG/white_box/llama-2-7b-chat-hf.json",
+        "gpt-3.5-turbo-1106": "GCG/transfer/gpt-3.5-turbo-1106.json",
+        "gpt-4-0125-preview": "GCG/transfer/gpt-4-0125-preview.json",
+    },
+    **{
+        attack: {
+            model: f"{attack}/{kind}/{model}.json"
+            for model in ("vicuna-13b-v1.5", "llama-2-7b-chat-hf", "gpt-3.5-turbo-1106", "gpt-4-0125-preview")
+        }
+        for attack, kind in (("PAIR", "black_box"), ("JBC", "manual"))
+    },
+}
+"""Attack -> model attacked -> the file of artifacts, relative to the data set's folder."""
+
+
+def _jailbreakbench() -> Dataset:
+    return _from_mirror_alone(
+        "jailbreakbench",
+        "JailbreakBench attack artifacts: GCG, PAIR, JBC prompts (no answers) and the behaviours they target",
+        "MIT",
+        "Chao, Debenedetti, Robey, Andriushchenko et al. (2024), JailbreakBench; copyright 2024 JailbreakBench Team "
+        "and artifacts authors, MIT.",
+        95,
+        tuple(file for models in JAILBREAK_ARTIFACTS.values() for file in models.values()),
+    )
+
+
+def _certified_llm_safety() -> Dataset:
+    return _from_mirror_alone(
+        "certified_llm_safety",
+        "Safe and harmful prompts, train/test (erase-and-check)",
+        "MIT",
+        "Kumar, Agarwal, Srinivas, Li, Feizi, Lakkaraju (2023), Certifying LLM Safety against Adversarial Prompting; "
+        "copyright 2024 Aounon Kumar, MIT.",
+        1_033,
+        ("harmful_prompts_train.txt", "harmful_prompts_test.txt", "safe_prompts_train.txt", "safe_prompts_test.txt"),
+    )
+
+
+def _smoothllm_gcg() -> Dataset:
+    return _from_mirror_alone(
+        "smoothllm_gcg",
+        "GCG suffixes for Vicuna and Llama-2 on 10 AdvBench goals",
+        "MIT",
+        "Robey, Wong, Hassani, Pappas (2023), SmoothLLM; copyright 2023 Alex Robey, MIT.",
+        19,
+        ("vicuna.json", "llama2.json"),
+    )
+
+
+def _xstest() -> Dataset:
+    url = f"{_GITHUB_RAW}/paul-rottger/exaggerated-safety/d7bb5bd738c1fcbc36edd83d5e7d1b71a3e2d84d/xstest_prompts.csv"
+    pin = Pin("11783fb294ed017473ee53c207d71f2161c7672c8d0b037501e78387f801cb5a", 38_719)
+    return Dataset(
+        name="xstest",
+        title="XSTest v2 prompts: 250 safe, 200 unsafe contrasts",
+        room="guard",
+        licence="CC BY 4.0",
+        attribution="Röttger, Kirk, Vidgen, Attanasio, Bianchi, Hovy (2024), XSTest. CC BY 4.0.",
+        rows=450,
+        files=(RemoteFile("xstest_prompts.csv", url, (pin,)),),
+        mirror=(MirrorFile("guard/xstest/xstest_prompts.csv"),),
+    )
+
+
+def _ifeval() -> Dataset:
+    url = (
+        f"{_GITHUB_RAW}/UCSB-NLP-Chang/SemanticSmooth/de23d1eca5db6c2e9d65871a3db1ce30892b9fb4/data/"
+        "google-instruction-following/full_input_data.jsonl"
+    )
+    pin = Pin("86ea91641ee9e6b891330f3f019e82c481abddbdea5945106df1dfe59757fbc2", 207_112)
+    return Dataset(
+        name="ifeval",
+        title="IFEval: prompts with mechanically checkable instructions",
+        room="guard",
+        licence="Apache-2.0",
+        attribution="Zhou, Lu, Mishra, Brahma, Basu, Luan, Zhou, Hou (2023), Instruction-Following Evaluation for "
+        "Large Language Models; Google Research, Apache-2.0 (copy from SemanticSmooth, MIT).",
+        rows=541,
+        files=(RemoteFile("full_input_data.jsonl", url, (pin,)),),
+        mirror=(MirrorFile("guard/ifeval/ifeval_input_data.jsonl"),),
+    )
+
+
+def _truthfulqa() -> Dataset:
+    # The source keeps 813 questions in one file, behind a byte-order mark, and four in another; the mirror joins them.
+    # The second file is pinned with and without such a mark. All load to the same rows.
+    base = f"{_GITHUB_RAW}/frankxwang/probing-experiments/b7eb5a9f55e266503b18778bd3b9c1c6b314aea1"
+    most = Pin("78c8a6b52e84bc2ece1a6ef45739c58e5dcb5fb891f3dfbf458835b24a518795", 473_618)
+    last = (
+        Pin("17b8588373ed19c9c4c0f38d58a9a068a01b100c15fa90458e5b60d611bb77cb", 2_688),
+        Pin("237f449c714c1299d60256a97bb5467c24f4d719c89cf6c3e772fa550dff4965", 2_691),
+    )
+    return Dataset(
+        name="truthfulqa",
+        title="TruthfulQA: questions with true and false reference answers",
+        room="guard",
+        licence="Apache-2.0",
+        attribution="Lin, Hilton, Evans (2022), TruthfulQA. Apache-2.0.",
+        rows=817,
+        files=(
+            RemoteFile("TruthfulQA.csv", f"{base}/TruthfulQA.csv", (most,)),
+            RemoteFile("TruthfulQATest.csv", f"{base}/TruthfulQATest.csv", last),
+        ),
+        mirror=(MirrorFile("guard/truthfulqa/TruthfulQA.csv"),),
+    )
+
+
+def _halueval_qa() -> Dataset:
+    base = f"{_GITHUB_RAW}/RUCAIBox/HaluEval/b7253db3cdaa0ab2c382f92b26b390109174f77e/generation/qa"
+    one = Pin("a69227a32d03a0f034db10de62a92cdfd0e57c305f72a9f8c48e0edab74e44f6", 303_835)
+    multi = Pin("61af08bcde256cecd303413f078650f3efaf70600f6a599f29cade31eacd2f5b", 309_512)
+    return Dataset(
+        name="halueval_qa",
+        title="HaluEval QA: right and hallucinated answers with knowledge, 2 x 500",
+        room="guard",
+        licence="MIT",
+        attribution="Li, Cheng, Zhao, Nie, Wen (2023), HaluEval; copyright 2020 RUCAIBox, MIT (questions from "
+        "HotpotQA, CC BY-SA 4.0).",
+        rows=1_000,
+        files=(
+            RemoteFile("qa_one-turn_data.json", f"{base}/qa_one-turn_data.json", (one,)),
+            RemoteFile("qa_multi-turn_data.json", f"{base}/qa_multi-turn_data.json", (multi,)),
+        ),
+        mirror=(
+            MirrorFile("guard/halueval_qa/qa_one-turn.jsonl"),
+            MirrorFile("guard/halueval_qa/qa_multi-turn.jsonl"),
+        ),
+    )
+
+
+def _nq_open() -> Dataset:
+    url = (
+        f"{_GITHUB_RAW}/google-research-datasets/natural-questions/fb26a3073b1fe636c97302890a27b491d6530130/"
+        "nq_open/NQ-open.dev.jsonl"
+    )
+    pin = Pin("f15567f38099f3615f5b8a685c0aef449c11ad90d3da3735e8d1b98115b40616", 391_316)
+    return Dataset(
+        name="nq_open",
+        title="NQ-open development set",
+        room="guard",
+        licence="CC BY-SA 3.0",
+        attribution="Kwiatkowski et al. (2019), Natural Questions; Lee, Chang, Toutanova (2019), open version. Google, "
+        "CC BY-SA 3.0.",
+        rows=3_610,
+        files=(RemoteFile("NQ-open.dev.jsonl", url, (pin,)),),
+        mirror=(MirrorFile("guard/nq_open/NQ-open.dev.jsonl"),),
+    )
+
+
+def _xquad_en() -> Dataset:
+    url = f"{_GITHUB_RAW}/google-deepmind/xquad/7d30520c717524000f0d9d2f9c10a069acd9d285/xquad.en.json"
+    pin = Pin("e4c57d1c9143aaa1c5d265ba5987a65f4e69528d2a98f29d6e75019b10344f29", 609_383)
+    return Dataset(
+        name="xquad_en",
+        title="XQuAD English: 240 SQuAD paragraphs, 1,190 questions",
+        room="guard",
+        licence="CC BY-SA 4.0",
+        attribution="Artetxe, Ruder, Yogatama (2020), XQuAD; based on SQuAD 1.1 (Rajpurkar et al. 2016). CC BY-SA 4.0.",
+        rows=1_190,
+        files=(RemoteFile("xquad.en.json", url, (pin,)),),
+        mirror=(MirrorFile("guard/xquad_en/xquad.en.json"),),
+    )
+
+
 DATASETS: dict[str, Dataset] = {
     dataset.name: dataset
     for dataset in (
@@ -222,6 +415,16 @@ DATASETS: dict[str, Dataset] = {
         _stories260k(),
         _wikitext2(),
         _human_contrast(),
+        _advbench(),
+        _jailbreakbench(),
+        _xstest(),
+        _certified_llm_safety(),
+        _smoothllm_gcg(),
+        _ifeval(),
+        _truthfulqa(),
+        _halueval_qa(),
+        _nq_open(),
+        _xquad_en(),
         _digits(),
         _breast_cancer(),
     )
