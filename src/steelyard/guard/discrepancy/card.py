@@ -12,7 +12,7 @@ __all__ = ["CARD", "Config"]
 CARD = Card(
     id="discrepancy",
     name="Embedding discrepancy",
-    summary="Scores an answer by how little its question changes what the model makes of it; one short pass, no labels.",
+    summary="Scores an answer by how little its question changes what the model makes of it: one pass, no labels.",
     does=(
         "The hidden states at an answer's tokens are taken twice: behind the question, as the model wrote them, and "
         "alone. Where they hardly differ, the answer would have read much the same without the question and is likely "
@@ -26,7 +26,7 @@ CARD = Card(
         "Drawing five or ten more answers per question is out of the question.",
     ),
     avoid_when=(
-        "The model is small and its token likelihoods are at hand: they cost nothing; weigh both on your own questions.",
+        "The model is small and its token likelihoods are at hand: they cost nothing; weigh both on your questions.",
         "Answers differ much in length: mean-pooled D measures length as well; use pool='token' or length_adjust.",
         "A yes or no on single answers is needed: scores rank, and thresholds hold for one model and one layer only.",
         "The model is behind an endpoint without hidden states: BlackBoxDiscrepancy uses a sentence encoder instead.",

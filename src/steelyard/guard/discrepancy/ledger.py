@@ -48,8 +48,8 @@ DECISIONS = (
     ),
     Decision(
         id="E9", what="Which answers count as right", chosen="the normalised gold text is a part of the answer; "
-        "ROUGE-L above .5 beside it", source=Source.SECOND_HAND, why="the second is INSIDE's rule; the two disagree on answers "
-        "that are right in a sentence, so both are reported",
+        "ROUGE-L above .5 beside it", source=Source.SECOND_HAND, why="the second is INSIDE's rule; the two disagree on "
+        "answers that are right in a sentence, so both are reported",
     ),
     Decision(
         id="E10", what="Clusters of semantic entropy without an entailment model", chosen="cosine of MiniLM above .9",
