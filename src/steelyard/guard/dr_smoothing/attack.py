@@ -1,0 +1,189 @@
+"""Adversarial suffixes against the embedding guard: greedy coordinate gradient, also through a random defence.
+
+The attack replaces suffix tokens along the gradient of the guard's logit and keeps what scores best after decoding and
+tokenising again. With a ``channel`` (one random draw of disrupt and rectify) it lowers the *expected* logit, estimated
+from a few draws: an adaptive attacker who knows the defence but not its random numbers. Reconstruction: 12 tokens of
+gibberish or 10 common words, 24 candidates a step, at most 14 steps.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steelyard.errors import InputError
+from steelyard.guard.dr_smoothing.victim import MAX_TOKENS, EmbeddingGuard, encoder
+
+Channel = Callable[[list[str], np.random.Generator], list[str]]
+"""One random draw of what a defence makes of each text before the guard sees it."""
+
+_FIRST_WORD = 1000  # ids below are special tokens, characters and unused pieces of the vocabulary
+
+
+@dataclass(frozen=True)
+class Style:
+    """What a suffix is made of and how it is searched.
+
+    Attributes:
+        name: ``gibberish`` or ``words``.
+        length: Suffix tokens.
+        start: The piece that the suffix starts with, repeated.
+        replaced: Positions that a candidate replaces.
+        goal: The search ends when the guard's logit is below.
+        words: Whole alphabetic words of more than two letters only.
+    """
+
+    name: str
+    length: int
+    start: str
+    replaced: int
+    goal: float
+    words: bool = False
+
+
+GIBBERISH = Style("gibberish", 12, "!", 2, -2.0)
+WORDS = Style("words", 10, "the", 1, -1.0, words=True)
+STYLES = {style.name: style for style in (GIBBERISH, WORDS)}
+
+
+@dataclass(frozen=True)
+class Search:
+    """How much an attack may spend: steps, candidates a step, best tokens per position, draws of the channel."""
+
+    steps: int = 14
+    candidates: int = 24
+    top: int = 128
+    draws: int = 1
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value < 1:
+                raise InputError(f"{name} must be at least 1, got {value}")
+
+
+@dataclass(frozen=True)
+class Attack:
+    """What an attack found.
+
+    Attributes:
+        text: The prompt with the suffix.
+        suffix: The suffix alone.
+        logit: The guard's mean logit at the end, over the channel's draws; negative passes.
+        steps: Steps taken.
+        encodes: Texts that the guard read.
+    """
+
+    text: str
+    suffix: str
+    logit: float
+    steps: int
+    encodes: int
+
+
+def attack(
+    guard: EmbeddingGuard,
+    prompt: str,
+    style: Style,
+    rng: np.random.Generator,
+    channel: Channel | None = None,
+    search: Search | None = None,
+) -> Attack:
+    """Search a suffix with which ``guard`` lets ``prompt`` through.
+
+    Args:
+        guard: The guard.
+        prompt: A prompt that it flags.
+        style: What the suffix is made of.
+        rng: Draws candidates and, through the channel, the defence's noise as the attacker imagines it.
+        channel: The defence; None attacks the guard itself.
+        search: What may be spent.
+
+    Raises:
+        InputError: The prompt is empty.
+    """
+    if not prompt.strip():
+        raise InputError("prompt is empty")
+    search = search or Search()
+    ids = np.full(style.length, encoder()[1].convert_tokens_to_ids(style.start), dtype=np.int64)
+    encodes = steps = 0
+    while True:
+        # The current suffix is scored again with fresh noise: its old score won a contest and is too good.
+        noise = int(rng.integers(2**63))
+        current = float(_scores(guard, [_text(prompt, ids)], channel, search.draws, noise)[0])
+        encodes += _draws(channel, search)
+        if current < style.goal or steps == search.steps:
+            return Attack(_text(prompt, ids), _decode(ids), current, steps, encodes)
+        tried = _candidates(guard, prompt, ids, style, search, rng)
+        scores = _scores(guard, [_text(prompt, row) for row in tried], channel, search.draws, noise)
+        encodes += len(tried) * _draws(channel, search)
+        if scores.min() < current:
+            ids = tried[int(scores.argmin())]
+        steps += 1
+
+
+def _draws(channel: Channel | None, search: Search) -> int:
+    return 1 if channel is None else search.draws
+
+
+def _scores(
+    guard: EmbeddingGuard, texts: list[str], channel: Channel | None, draws: int, noise: int
+) -> NDArray[np.float64]:
+    """Return the mean logit of each text over ``draws`` of the channel, shape (texts,)."""
+    if channel is None:
+        return guard.logits(texts)
+    rng = np.random.default_rng(noise)
+    drawn = channel([text for text in texts for _ in range(draws)], rng)
+    means: NDArray[np.float64] = guard.logits(drawn).reshape(len(texts), draws).mean(1)
+    return means
+
+
+def _candidates(
+    guard: EmbeddingGuard,
+    prompt: str,
+    ids: NDArray[np.int64],
+    style: Style,
+    search: Search,
+    rng: np.random.Generator,
+) -> NDArray[np.int64]:
+    """Return suffixes that replace a few tokens by some of those with the steepest descent, (candidates, length)."""
+    best = _steepest(guard, prompt, ids, style, search.top)
+    tried = np.repeat(ids[None], search.candidates, axis=0)
+    for row in tried:
+        for position in rng.choice(style.length, size=style.replaced, replace=False):
+            row[position] = best[position, rng.integers(best.shape[1])]
+    return tried
+
+
+def _steepest(guard: EmbeddingGuard, prompt: str, ids: NDArray[np.int64], style: Style, top: int) -> NDArray[np.int64]:
+    """Return, per suffix position, the allowed tokens with the most negative gradient, (length, top)."""
+    tokenizer = encoder()[1]
+    head = tokenizer(prompt, add_special_tokens=False)["input_ids"][: MAX_TOKENS - style.length - 2]
+    whole = [tokenizer.cls_token_id, *head, *ids.tolist(), tokenizer.sep_token_id]
+    first = 1 + len(head)
+    gradient = guard.logit_gradient(whole, range(first, first + style.length)).numpy()
+    allowed = _allowed(style)
+    order = np.argsort(gradient[:, allowed], axis=1, kind="stable")[:, :top]
+    return allowed[order]
+
+
+@functools.cache
+def _allowed(style: Style) -> NDArray[np.int64]:
+    """Return the token ids that a suffix of this style may hold."""
+    pieces = encoder()[1].get_vocab()
+    if style.words:
+        kept = [i for piece, i in pieces.items() if piece.isascii() and piece.isalpha() and len(piece) > 2]
+    else:
+        kept = [i for piece, i in pieces.items() if piece.isascii()]
+    return np.array(sorted(i for i in kept if i >= _FIRST_WORD), dtype=np.int64)
+
+
+def _decode(ids: NDArray[np.int64]) -> str:
+    return str(encoder()[1].decode(ids.tolist()))
+
+
+def _text(prompt: str, ids: NDArray[np.int64]) -> str:
+    return f"{prompt} {_decode(ids)}"

@@ -1,0 +1,100 @@
+"""Suffix attacks: they get through, keep to their style, depend on their stream alone, and adapt to a channel."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from steelyard.errors import InputError
+from steelyard.guard.dr_smoothing import attack as module
+from steelyard.guard.dr_smoothing import topic
+from steelyard.guard.dr_smoothing.attack import GIBBERISH, STYLES, WORDS, Search, attack
+from steelyard.guard.dr_smoothing.victim import train_guard
+
+PROMPT = topic.FORBIDDEN[0]
+
+
+@pytest.fixture(scope="module")
+def guard():
+    texts = topic.FORBIDDEN_TRAIN + topic.ALLOWED_TRAIN
+    return train_guard(texts, [True] * len(topic.FORBIDDEN_TRAIN) + [False] * len(topic.ALLOWED_TRAIN))
+
+
+@pytest.mark.parametrize("style", [GIBBERISH, WORDS], ids=lambda style: style.name)
+def test_it_gets_through(guard, style):
+    found = attack(guard, PROMPT, style, np.random.default_rng(0))
+    assert guard.flags([PROMPT, found.text]).tolist() == [True, False]
+    assert found.logit == pytest.approx(float(guard.logits([found.text])[0]), abs=1e-4)
+    assert found.logit < style.goal
+    assert found.text == f"{PROMPT} {found.suffix}"
+    assert found.encodes == 1 + found.steps * 25
+    assert found == attack(guard, PROMPT, style, np.random.default_rng(0))
+    assert found != attack(guard, PROMPT, style, np.random.default_rng(1))
+
+
+def test_words_are_words(guard):
+    words = attack(guard, PROMPT, WORDS, np.random.default_rng(3)).suffix.split()
+    assert len(words) == WORDS.length
+    assert all(word.isalpha() and word.isascii() and len(word) > 2 for word in words)
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from(sorted(STYLES)))
+@settings(max_examples=8)
+def test_one_step_never_raises_the_logit(guard, seed, name):
+    start = attack(guard, PROMPT, STYLES[name], np.random.default_rng(seed), search=Search(steps=1, candidates=1))
+    first = float(guard.logits([f"{PROMPT} {' '.join([STYLES[name].start] * STYLES[name].length)}"])[0])
+    assert start.steps == 1
+    # "! !" decodes to "!!", whose pieces are the same.
+    assert start.logit <= first + 1e-4
+
+
+def test_the_budget_is_kept(guard):
+    found = attack(guard, PROMPT, GIBBERISH, np.random.default_rng(0), search=Search(steps=2, candidates=3))
+    assert found.steps <= 2
+    assert found.encodes <= 3 + 2 * 3
+
+
+def test_a_channel_is_attacked_through(guard):
+    """The defence drops the last two words: the attack must put its weight before them."""
+    seen = []
+
+    def drop(texts, rng):
+        seen.append(len(texts))
+        return [" ".join(text.split()[:-2]) for text in texts]
+
+    found = attack(guard, PROMPT, WORDS, np.random.default_rng(0), drop, Search(draws=2))
+    assert set(seen) == {2, 48}
+    assert not guard.flags(drop([found.text], None))[0]
+    assert found.encodes == 2 * (1 + found.steps * 25)
+
+
+def test_draws_of_a_channel_are_averaged(guard):
+    """A channel that shows the guard the clean prompt in every second draw leaves the mean near the clean logit's."""
+    calls = iter(range(10_000))
+
+    def half(texts, rng):
+        return [text if next(calls) % 2 else PROMPT for text in texts]
+
+    found = attack(guard, PROMPT, WORDS, np.random.default_rng(0), half, Search(steps=2, candidates=2, draws=2))
+    both = guard.logits([found.text, PROMPT])
+    assert found.logit == pytest.approx(float(both.mean()), abs=1e-4)
+
+
+def test_prompts_of_any_length(guard):
+    found = attack(guard, "how " * 200, GIBBERISH, np.random.default_rng(0), search=Search(steps=1, candidates=2))
+    assert found.steps <= 1
+
+
+def test_allowed_tokens():
+    assert len(module._allowed(WORDS)) < len(module._allowed(GIBBERISH))
+    assert module._allowed(GIBBERISH).min() >= 1000
+
+
+@pytest.mark.parametrize("name", ["steps", "candidates", "top", "draws"])
+def test_what_is_refused(guard, name):
+    with pytest.raises(InputError, match=name):
+        Search(**{name: 0})
+    with pytest.raises(InputError, match="prompt"):
+        attack(guard, " ", WORDS, np.random.default_rng(0))
