@@ -25,27 +25,33 @@ def plain_policy() -> str:
     )
 
 
-def live_policy() -> str:
-    """Return the policy of the live page: its one script by hash, and requests to this server."""
-    digest = base64.b64encode(hashlib.sha256(_script().encode()).digest()).decode()
+def script_policy(script: str) -> str:
+    """Return the policy of a page with one script, known by its hash, that may send requests to this server."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return f"{plain_policy()}; script-src 'sha256-{digest}'; connect-src 'self'"
 
 
+def live_policy() -> str:
+    """Return the policy of the live page."""
+    return script_policy(own_script("live.js"))
+
+
 @cache
-def _script() -> str:
-    return resources.files("steelyard.serve").joinpath("live.js").read_text(encoding="utf-8").strip()
+def own_script(name: str) -> str:
+    """Return a script that lies beside this module."""
+    return resources.files("steelyard.serve").joinpath(name).read_text(encoding="utf-8").strip()
 
 
 def message(title: str, said: str) -> str:
     """Return a page with one sentence and a way back."""
-    return _shell(title, f"<h1>{_text(title)}</h1><p>{_text(said)}</p><p><a href='/'>All weighings</a></p>")
+    return shell(title, f"<h1>{text(title)}</h1><p>{text(said)}</p><p><a href='/'>All weighings</a></p>")
 
 
 def index(entries: Sequence[dict[str, Any]]) -> str:
     """Return the list of all weighings with state and progress."""
     if not entries:
         body = "<p>The store holds no weighing yet. Start one with <code>steelyard weigh</code>.</p>"
-        return _shell("Weighings", f"<h1>Weighings</h1>{body}")
+        return shell("Weighings", f"<h1>Weighings</h1>{body}")
     rows = "".join(_index_row(entry) for entry in entries)
     head = "".join(
         f'<th scope="col"{css}>{name}'
@@ -60,18 +66,18 @@ def index(entries: Sequence[dict[str, Any]]) -> str:
     )
     table = f"<table><thead><tr>{head}<tbody>{rows}</table>"
     box = f'<div class="scroll" tabindex="0" role="region" aria-label="Weighings">{table}</div>'
-    return _shell("Weighings", f"<h1>Weighings</h1><article>{box}</article>")
+    return shell("Weighings", f"<h1>Weighings</h1><article>{box}</article>")
 
 
 def _index_row(entry: dict[str, Any]) -> str:
-    name, method = escape(str(entry["id"]), quote=True), _text(entry["method"])
+    name, method = escape(str(entry["id"]), quote=True), text(entry["method"])
     state = "finished" if entry["finished"] else "running" if entry["running"] else "stopped"
     cells = f"{int(entry['done']) + int(entry['failed'])} of {int(entry['total'])}"
-    started = _text(f"{str(entry['created'])[:10]} {str(entry['created'])[11:16]}")
+    started = text(f"{str(entry['created'])[:10]} {str(entry['created'])[11:16]}")
     return (
         f'<tr><th scope="row" class="w"><a href="/weighing/{name}">{method}</a> '
-        f'<span class="meta">{_text(entry["id"])}</span><td class="l">{state}{_meter(entry)}<td>{cells}'
-        f"<td>{int(entry['failed'])}<td>{_text(entry['profile'])}<td>{started}"
+        f'<span class="meta">{text(entry["id"])}</span><td class="l">{state}{_meter(entry)}<td>{cells}'
+        f"<td>{int(entry['failed'])}<td>{text(entry['profile'])}<td>{started}"
     )
 
 
@@ -90,17 +96,16 @@ def live(results: Results) -> str:
     """Return the page of a running weighing; its script asks for progress every second until the report is there."""
     state = progress(results)
     rows = "".join(
-        f'<tr><th scope="row" class="w">{_text(arm["label"], 120)} <span class="tag {_text(arm["role"])}">'
-        f"{_text(arm['role'])}</span><td>{arm['done']}<td>{arm['failed']}<td>{arm['running']}<td>{arm['waiting']}"
+        f'<tr><th scope="row" class="w">{text(arm["label"], 120)} <span class="tag {text(arm["role"])}">'
+        f"{text(arm['role'])}</span><td>{arm['done']}<td>{arm['failed']}<td>{arm['running']}<td>{arm['waiting']}"
         for arm in state["arms"]
     )
     cells = "".join(
-        f"<li>{_text(cell['arm'], 80)} on {_text(cell['task'], 80)}, seed {cell['seed']}</li>"
-        for cell in state["cells"]
+        f"<li>{text(cell['arm'], 80)} on {text(cell['task'], 80)}, seed {cell['seed']}</li>" for cell in state["cells"]
     )
     said = f"{state['done'] + state['failed']} of {state['total']} cells are in"
-    name = _text(results.card["name"], 120)
-    body = f"""<h1>{name}</h1><p class="lead">{_text(results.card["summary"], 600)}</p>
+    name = text(results.card["name"], 120)
+    body = f"""<h1>{name}</h1><p class="lead">{text(results.card["summary"], 600)}</p>
 <article><p class="big" id="said">{said}</p>{_meter(state, ' id="meter"')}
 <p id="state" class="reversed" role="status"></p>
 <p class="meta">The report takes this page's place when every cell is in.</p>
@@ -110,17 +115,20 @@ def live(results: Results) -> str:
 <h3>Running now</h3><ul class="plain" id="cells">{cells or "<li>No cell is running right now.</li>"}</ul></article>
 <p><a href="/">All weighings</a></p>"""
     address = f' data-progress="/api/weighing/{escape(results.id, quote=True)}/progress"'
-    return _shell(str(results.card["name"]), body, attributes=address, script=f"<script>{_script()}</script>")
+    script = f"<script>{own_script('live.js')}</script>"
+    return shell(str(results.card["name"]), body, attributes=address, script=script)
 
 
-def _text(value: object, longest: int = 400) -> str:
+def text(value: object, longest: int = 400) -> str:
+    """Return ``value`` as HTML text of bounded length, without characters that would steer a page."""
     return escape(clean(str(value), longest), quote=True)
 
 
-def _shell(title: str, body: str, attributes: str = "", script: str = "") -> str:
+def shell(title: str, body: str, attributes: str = "", script: str = "") -> str:
+    """Return a whole page in the house's style; ``body``, ``attributes`` and ``script`` are HTML, ``title`` is text."""
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">
-<meta name="color-scheme" content="light dark"><title>{_text(title, 120)} · steelyard</title>
+<meta name="color-scheme" content="light dark"><title>{text(title, 120)} · steelyard</title>
 <link rel="icon" href="data:,"><style>{style_sheet()}</style></head><body{attributes}>
 <a class="skip" href="#main">Skip to the content</a>{sprite()}<div class="page"><header class="top">
 <p class="brand"><svg aria-hidden="true"><use href="#mark"/></svg><a href="/">steelyard</a></p></header>
