@@ -18,6 +18,25 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "mixture",
             "vote_threshold",
         ),
+        "dr_smoothing.judges": (
+            "LLMJudge",
+            "PrefixJudge",
+        ),
+        "dr_smoothing.rectifiers": (
+            "Chain",
+            "LLMRectifier",
+            "MaskFillRectifier",
+            "SpellRectifier",
+        ),
+        "dr_smoothing.result": (
+            "Copy",
+            "SmoothedResponse",
+            "SmoothingWarning",
+        ),
+        "dr_smoothing.smoothing": (
+            "DRSmoothing",
+            "SmoothLLM",
+        ),
     },
     extra="guard",
 )
