@@ -95,10 +95,9 @@ def test_a_package_that_is_not_installed(monkeypatch, find, command):
 
 def test_a_package_without_its_file_or_with_another():
     with pytest.raises(MissingExtraError, match=r"the weights nothing\.bin are not installed"):
-        packages.package_file("steelyard", "steelyard", "nothing.bin")
-    path = packages.package_file("steelyard", "steelyard", "errors.py")
+        packages.PackagedFile("steelyard", "steelyard", "nothing.bin", "0" * 64).path()
     with pytest.raises(ChecksumError, match="where 000000000000… is pinned"):
-        packages.check_pin(path, "0" * 64, "steelyard")
+        packages.PackagedFile("steelyard", "steelyard", "errors.py", "0" * 64).check()
 
 
 def test_a_gguf_model_becomes_a_folder(empty_cache, tmp_path):

@@ -64,7 +64,7 @@ def _digest(source: Path) -> str:
 
 def _is_whole(folder: Path) -> bool:
     """Say whether the weights can be opened: safetensors compares the header with the size of the file."""
-    safetensors = require("safetensors", "quant")
+    safetensors = require("safetensors", "models")
     try:
         with safetensors.safe_open(folder / _WEIGHTS, "pt"):
             return (folder / "config.json").is_file()
@@ -73,10 +73,10 @@ def _is_whole(folder: Path) -> bool:
 
 
 def _write(source: Path, folder: Path) -> None:
-    torch, transformers = require("torch", "quant"), require("transformers", "quant")
+    torch, transformers = require("torch", "models"), require("transformers", "models")
     file = GGUFFile(source)
     weights = {name: torch.from_numpy(file.read(name)) for name in file.tensors}
-    require("safetensors.torch", "quant").save_file(weights, folder / _WEIGHTS, metadata={"format": "pt"})
+    require("safetensors.torch", "models").save_file(weights, folder / _WEIGHTS, metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(file.config(), indent=1) + "\n")
     try:
         with offline():

@@ -75,7 +75,7 @@ class GGUFFile:
     supported = tuple(_CLASSES)
 
     def __init__(self, path: str | Path) -> None:
-        self._gguf = require("gguf", "quant")
+        self._gguf = require("gguf", "models")
         self.path = Path(path)
         try:
             with self.path.open("rb") as file:

@@ -20,7 +20,7 @@ _OTHER_MODELS = ("backbone", "use_pretrained_backbone", "pretrained_backbone", "
 @contextlib.contextmanager
 def offline() -> Iterator[None]:
     """Keep huggingface_hub off the network: what transformers would fetch in spite of ``local_files_only`` fails."""
-    with mock.patch.object(require("huggingface_hub.constants", "quant"), "HF_HUB_OFFLINE", True):
+    with mock.patch.object(require("huggingface_hub.constants", "models"), "HF_HUB_OFFLINE", True):
         yield
 
 
@@ -45,7 +45,7 @@ def load_tokenizer(folder: str | Path) -> Any:
     Raises:
         InputError: There is none that can be read.
     """
-    transformers = require("transformers", "quant")
+    transformers = require("transformers", "models")
     try:
         with offline():
             return transformers.AutoTokenizer.from_pretrained(
@@ -81,13 +81,13 @@ def load_causal_lm(path: str | Path) -> Any:
         InputError: It cannot be read, needs code of its own, or lacks weights.
         MissingExtraError: transformers, or for GGUF accelerate, is not installed.
     """
-    torch, transformers = require("torch", "quant"), require("transformers", "quant")
+    torch, transformers = require("torch", "models"), require("transformers", "models")
     path = usable_path(path)
     if path.is_dir():
         _check_folder(path)
         place, options = path, dict[str, Any](use_safetensors=True)
     elif path.suffix == ".gguf" and path.is_file():
-        require("accelerate", "quant")
+        require("accelerate", "models")
         place, options = path.parent, dict[str, Any](gguf_file=path.name)
     else:
         raise InputError(f"{path} is neither a Hugging Face folder nor a GGUF file")

@@ -24,9 +24,9 @@ def build_llama(config: Mapping[str, Any], weights: Mapping[str, Tensor], source
         InputError: A weight is missing, surplus or of another shape than the configuration says.
         MissingExtraError: transformers is not installed.
     """
-    torch = require("torch", "quant")
-    modeling = require("transformers.models.llama.modeling_llama", "quant")
-    configuration = require("transformers", "quant").LlamaConfig(**config)
+    torch = require("torch", "models")
+    modeling = require("transformers.models.llama.modeling_llama", "models")
+    configuration = require("transformers", "models").LlamaConfig(**config)
     with torch.device("meta"):  # no memory, and no draw from the global random stream
         model = modeling.LlamaForCausalLM(configuration)
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}

