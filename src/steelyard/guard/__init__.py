@@ -7,6 +7,19 @@ from steelyard.extras import lazy_exports
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
+        "dr_smoothing.certificates": ("ablation_certificate", "certify_from_samples", "swap_certificate"),
+        "dr_smoothing.theory": (
+            "break_probability",
+            "copies_needed",
+            "defense_success_probability",
+            "dr_copy_probability",
+            "feasible_window",
+            "hoeffding_bound",
+            "q_min",
+            "required_copy_probability",
+            "required_strength_hoeffding",
+            "success_probability_bounds",
+        ),
         "dr_smoothing.core": (
             "disrupt_delete_words",
             "disrupt_insert",

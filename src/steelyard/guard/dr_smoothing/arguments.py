@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from steelyard.errors import InputError, did_you_mean
 
@@ -20,6 +21,25 @@ def share_of(total: int, share: float) -> int:
     """
     product = share * total
     return min(total, math.floor(product + _ROUNDING * max(1.0, product)))
+
+
+def shares_of(totals: NDArray[np.int64], share: float) -> NDArray[np.int64]:
+    """Return :func:`share_of` of every total."""
+    product = share * totals
+    floors: NDArray[np.float64] = np.floor(product + _ROUNDING * np.maximum(1.0, product))
+    return np.minimum(totals, floors.astype(np.int64))
+
+
+def fractions(name: str, values: ArrayLike) -> NDArray[np.float64]:
+    """Return ``values`` as float64 of the same shape; raise InputError unless all are numbers in [0, 1]."""
+    try:
+        array = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"{name} is no number and no array of numbers") from None
+    if array.size and not (array.min() >= 0 and array.max() <= 1):  # written so that nan fails
+        worst = float(array.min() if array.min() < 0 else array.max())
+        check_fraction(name, worst)
+    return array
 
 
 def check_fraction(name: str, value: float) -> None:
@@ -49,3 +69,10 @@ def check_one_of(name: str, value: str, known: Sequence[str]) -> None:
     if value not in known:
         hint = did_you_mean(value, known) if isinstance(value, str) else ""
         raise InputError(f"{name} is one of {', '.join(known)}, not {value!r}.{hint}")
+
+
+def check_open_fraction(name: str, value: float) -> None:
+    """Raise InputError unless ``value`` is a number strictly between 0 and 1."""
+    check_fraction(name, value)
+    if value in (0, 1):
+        raise InputError(f"{name} is a fraction strictly between 0 and 1, not {value!r}")

@@ -65,7 +65,7 @@ def majority(votes: Sequence[bool], gamma: float = 0.5) -> bool:
     Raises:
         InputError: No votes, a vote other than 0 and 1, or ``gamma`` out of range.
     """
-    return sum(_as_bits(votes)) > vote_threshold(len(votes), gamma)
+    return sum(as_bits("votes", votes)) > vote_threshold(len(votes), gamma)
 
 
 def decided(jailbroken: int, safe: int, n: int, gamma: float = 0.5) -> bool | None:
@@ -106,12 +106,13 @@ def choose_copy(votes: Sequence[bool], rng: np.random.Generator, gamma: float = 
     return candidates[int(rng.integers(len(candidates)))]
 
 
-def _as_bits(votes: Sequence[bool]) -> list[int]:
+def as_bits(name: str, votes: Sequence[bool]) -> list[int]:
+    """Return votes as integers 0 and 1; raise InputError if there is none, or something else among them."""
     bits = [int(vote) for vote in votes if vote in (0, 1)]
     if len(bits) != len(votes):
-        raise InputError("votes holds something else than 0 (safe) and 1 (jailbroken)")
+        raise InputError(f"{name} holds something else than 0 (safe) and 1 (jailbroken)")
     if not bits:
-        raise InputError("votes is empty: a vote needs at least one copy")
+        raise InputError(f"{name} is empty: a vote needs at least one copy")
     return bits
 
 
