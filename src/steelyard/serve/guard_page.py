@@ -6,6 +6,8 @@ The undefended answer is what the page is for: it is a demonstration, not a way 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import webbrowser
 from collections.abc import Callable
 from typing import Any
 
@@ -14,12 +16,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp
 
 from steelyard.errors import SteelyardError
 from steelyard.report.clean import clean
 from steelyard.serve import pages
 from steelyard.serve.chat_api import JSON_TYPE, Limits, ProxyError, refused, to_json
+from steelyard.serve.guard_proxy import HOST, make_server
 from steelyard.serve.metrics import Metrics
 from steelyard.serve.request_checks import PAYLOAD, RequestChecks
 
@@ -33,7 +35,7 @@ Ask = Callable[[str], dict[str, Any]]
 ``vote``. It runs in a worker thread, one call at a time."""
 
 
-def make_page_app(ask: Ask, about: str, example: str) -> ASGIApp:
+def make_page_app(ask: Ask, about: str, example: str) -> Starlette:
     """Return the page as an ASGI application for 127.0.0.1.
 
     Args:
@@ -64,7 +66,9 @@ def make_page_app(ask: Ask, about: str, example: str) -> ASGIApp:
 
     routes = [Route("/", index), Route("/ask", answer, methods=["POST"])]
     app = Starlette(routes=routes, exception_handlers={ProxyError: failed, HTTPException: failed})
-    return RequestChecks(app, LIMITS, Metrics(), None)
+    app.state.limits, app.state.metrics = LIMITS, Metrics()
+    app.add_middleware(RequestChecks, limits=LIMITS, metrics=app.state.metrics, client_key=None)
+    return app
 
 
 def _prompt(payload: dict[str, Any]) -> str:
@@ -103,3 +107,19 @@ def _page(about: str, example: str) -> str:
 <h3>The copies</h3><div class="scroll" tabindex="0" role="region" aria-label="Copies and votes"><table><thead><tr>{head}
 <tbody id="copies"></table></div></article>"""
     return pages.shell("Guard", body, script=f"<script>{pages.own_script('guard.js')}</script>")
+
+
+def run(app: Starlette, port: int = 8767, open_browser: bool = False) -> None:
+    """Serve the page on 127.0.0.1 until interrupted.
+
+    Raises:
+        InputError: The port is taken or out of range.
+    """
+    server, listener = make_server(app, port)
+    url = f"http://{HOST}:{listener.getsockname()[1]}/"
+    print(f"The page is at {url} (Ctrl-C stops)", flush=True)
+    if open_browser:
+        webbrowser.open(url)
+    with contextlib.suppress(KeyboardInterrupt):
+        server.run(sockets=[listener])
+    print("Stopped.")
