@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import steelyard
-from steelyard.cli import data, look, quant, weigh
+from steelyard.cli import data, guard, look, quant, weigh
 from steelyard.cli.command import INTERRUPTED
 from steelyard.errors import InputError, SteelyardError
 from steelyard.models.paths import printable
@@ -27,6 +27,7 @@ for command in (*look.COMMANDS, *weigh.COMMANDS):
     command.add_to(app)
 app.add_typer(data.app, name="data")
 app.add_typer(quant.app, name="quant")
+app.add_typer(guard.app, name="guard")
 
 
 def _version(asked: bool) -> None:
