@@ -13,6 +13,8 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "default": ("load_default_embedder", "load_default_lm"),
         "tiny": ("tiny_random_lm",),
         "transformers_lm": ("Generation", "TransformersLM"),
+        "embedders": ("EndpointEmbedder", "HashingEmbedder", "TokenStates", "TransformersEmbedder"),
+        "endpoint": ("OpenAICompatibleLM",),
         "protocols": ("CallableLM", "CausalLM", "Embedder", "as_lm"),
     },
     extra="models",
