@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import multiprocessing
 import shutil
 import sys
+import time
 
 import gguf
 import numpy as np
@@ -111,26 +113,50 @@ def test_a_gguf_model_becomes_a_folder(empty_cache, tmp_path):
         np.testing.assert_array_equal(state[name].numpy(), file.read(name))
     tokenizer = hugging_face.load_tokenizer(folder)
     assert tokenizer.decode(tokenizer("t11").input_ids) == "t11"
-    (folder / "model.safetensors").unlink()  # not written over: the model above maps it
-    (folder / "model.safetensors").write_bytes(b"\0" * 20)  # a damaged copy is made again
-    assert copies.float32_copy(source) == folder
-    assert torch.equal(hugging_face.load_causal_lm(folder).lm_head.weight, model.lm_head.weight)
 
 
-def test_two_that_copy_at_once_end_with_one_copy(empty_cache, tmp_path, monkeypatch):
+def _copy_and_tell(source, tell):
+    write = copies._write
+    copies._write = lambda *paths: (tell.put("wrote"), time.sleep(0.3), write(*paths))
+    tell.put(str(copies.float32_copy(source)))
+
+
+def test_two_processes_that_copy_at_once_make_one_copy(empty_cache, tmp_path):
     source = write_tiny(tmp_path / "tiny.gguf", "llama", "F32")
-    write, other = copies._write, []
-
-    def slow(path, folder):
-        if not other:
-            other.append(True)
-            other.append(copies.float32_copy(source))
-        write(path, folder)
-
-    monkeypatch.setattr(copies, "_write", slow)
+    context = multiprocessing.get_context("fork")
+    tell = context.Queue()
+    both = [context.Process(target=_copy_and_tell, args=(source, tell)) for _ in range(2)]
+    for process in both:
+        process.start()
+    heard = sorted(tell.get(timeout=60) for _ in range(3))
+    for process in both:
+        process.join(60)
     folder = copies.float32_copy(source)
-    assert folder == other[1]
+    assert heard == [str(folder), str(folder), "wrote"]
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+
+
+def test_a_system_without_locks_makes_a_copy_all_the_same(empty_cache, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    assert copies.float32_copy(write_tiny(tmp_path / "tiny.gguf", "llama", "F32")).is_dir()
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json", "sizes.json"])
+def test_a_damaged_copy_is_made_again(empty_cache, tmp_path, name):
+    source = write_tiny(tmp_path / "tiny.gguf", "llama", "F32")
+    file = copies.float32_copy(source) / name
+    whole = file.read_bytes()
+    file.unlink()  # not written over: a model may map it
+    file.write_bytes(whole[:-20])
+    copies.float32_copy(source)
+    assert file.read_bytes() == whole
+
+
+def test_a_file_with_another_checksum_is_not_copied(empty_cache, tmp_path):
+    source = write_tiny(tmp_path / "tiny.gguf", "llama", "F32")
+    with pytest.raises(ChecksumError, match="other bytes than its checksum 000000000000… says"):
+        copies.float32_copy(source, "0" * 64)
+    assert list((empty_cache / "models").iterdir()) == []
 
 
 def test_a_cache_that_cannot_be_written(tmp_path, monkeypatch):

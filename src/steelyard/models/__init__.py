@@ -10,6 +10,7 @@ from steelyard.extras import lazy_exports
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
+        "cost": ("Cost", "estimate_cost"),
         "default": ("load_default_embedder", "load_default_lm"),
         "tiny": ("tiny_random_lm",),
         "transformers_lm": ("Generation", "TransformersLM"),

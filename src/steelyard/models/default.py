@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from steelyard.errors import InputError, did_you_mean
-from steelyard.models import minilm, smollm2
+from steelyard.models import gemma, minilm, smollm2
 from steelyard.models.embedders import TransformersEmbedder
+from steelyard.models.hugging_face import load_causal_lm, load_tokenizer
 from steelyard.models.transformers_lm import TransformersLM
 
 NAMES = ("smollm2", "gemma3-270m-base")
@@ -28,7 +29,10 @@ def load_default_lm(name: str = "smollm2", dtype: str = "float32", **options: An
     """
     if name not in NAMES:
         raise InputError(f"no default model '{name}'; there are {' and '.join(NAMES)}.{did_you_mean(name, NAMES)}")
-    return TransformersLM(smollm2.load(), smollm2.tokenizer(), dtype=dtype, **options)
+    if name == "smollm2":
+        return TransformersLM(smollm2.load(), smollm2.tokenizer(), dtype=dtype, **options)
+    home = gemma.folder()
+    return TransformersLM(load_causal_lm(home), load_tokenizer(home), dtype=dtype, **options)
 
 
 def load_default_embedder() -> TransformersEmbedder:

@@ -2,57 +2,97 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from steelyard.data.cache import cache_folder, file_sha256
-from steelyard.errors import InputError
+from steelyard.errors import ChecksumError, InputError
 from steelyard.extras import require
-from steelyard.models.gguf import GGUFFile
-from steelyard.models.hugging_face import offline, one_line
+from steelyard.models.gguf import GGUFFile, UnknownArchitectureError
+from steelyard.models.hugging_face import load_causal_lm, load_tokenizer
 
-_LAYOUT = "1"  # of the folder; another number is another folder
-_WEIGHTS = "model.safetensors"
+_LAYOUT = "2"  # of the folder; another number is another folder
+_WEIGHTS, _SIZES = "model.safetensors", "sizes.json"
 
 
 def float32_copy(source: str | Path, sha256: str | None = None) -> Path:
     """Return a Hugging Face folder (config, tokenizer, float32 weights) that holds the model of a GGUF file.
 
     The folder lies below the cache folder (``STEELYARD_DATA``) under the file's checksum. It is written beside its
-    place and moved there when it is whole; a damaged one is made again.
+    place and moved there when it is whole; a damaged one is made again. Processes that ask at once wait for the one
+    that makes it.
 
     Args:
-        source: The GGUF file, with its tokenizer inside.
+        source: The GGUF file, with its tokenizer inside. Architectures that :class:`GGUFFile` does not read go through
+            transformers' own reader, which takes longer.
         sha256: The file's checksum, when the caller knows it already.
 
     Raises:
+        ChecksumError: The file has another checksum than ``sha256``.
         InputError: The file cannot be read as a model, or the cache cannot be written.
         MissingExtraError: transformers, gguf or safetensors is not installed.
     """
     source = Path(source)
     digest = sha256 or _digest(source)
-    folder = cache_folder() / "models" / f"{source.stem[:64]}-float32-v{_LAYOUT}-{digest[:16]}"
-    if _is_whole(folder):
-        return folder
+    if (ready := finished_copy(source.name, digest)) is not None:
+        return ready
+    folder = _folder(source.name, digest)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix="unfinished-") as unfinished:
-            made = Path(unfinished) / "made"
-            made.mkdir()
-            _write(source, made)
-            shutil.rmtree(folder, ignore_errors=True)
-            if not _is_whole(folder):
-                os.replace(made, folder)
+        with _only_one(folder.parent):
+            if not _is_whole(folder):  # another process was faster
+                _make(source, digest, folder)
     except OSError as error:
-        if not _is_whole(folder):  # else another process was faster
-            raise InputError(
-                f"the cache {folder.parent} cannot be written ({error.strerror or error}); "
-                "free space there or set STEELYARD_DATA to another folder"
-            ) from None
+        raise InputError(
+            f"the cache {folder.parent} cannot be written ({error.strerror or error}); "
+            "free space there or set STEELYARD_DATA to another folder"
+        ) from None
     return folder
+
+
+def finished_copy(name: str, sha256: str) -> Path | None:
+    """Return the folder that :func:`float32_copy` made of the GGUF file with this name and checksum, if it has."""
+    folder = _folder(name, sha256)
+    return folder if _is_whole(folder) else None
+
+
+def _folder(name: str, digest: str) -> Path:
+    return cache_folder() / "models" / f"{Path(name).stem[:64]}-float32-v{_LAYOUT}-{digest[:16]}"
+
+
+@contextlib.contextmanager
+def _only_one(folder: Path) -> Iterator[None]:
+    """Hold a lock on a folder; where the system has none, two may do the same work and the last one's result stays."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _make(source: Path, digest: str, folder: Path) -> None:
+    if _digest(source) != digest:
+        raise ChecksumError(f"{source} has other bytes than its checksum {digest[:12]}… says; get the file again")
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix="unfinished-") as unfinished:
+        made = Path(unfinished) / "made"
+        made.mkdir()
+        _write(source, made)
+        (made / _SIZES).write_text(json.dumps({path.name: path.stat().st_size for path in made.iterdir()}))
+        shutil.rmtree(folder, ignore_errors=True)
+        os.replace(made, folder)
 
 
 def _digest(source: Path) -> str:
@@ -63,28 +103,37 @@ def _digest(source: Path) -> str:
 
 
 def _is_whole(folder: Path) -> bool:
-    """Say whether the weights can be opened: safetensors compares the header with the size of the file."""
+    """Say whether every file has the size that it was written with, and the header of the weights can be read."""
     safetensors = require("safetensors", "models")
     try:
+        sizes = json.loads((folder / _SIZES).read_bytes())
         with safetensors.safe_open(folder / _WEIGHTS, "pt"):
-            return (folder / "config.json").is_file()
-    except (OSError, safetensors.SafetensorError):
+            return all((folder / name).stat().st_size == size for name, size in sizes.items())
+    except (OSError, ValueError, AttributeError, safetensors.SafetensorError):
         return False
 
 
 def _write(source: Path, folder: Path) -> None:
-    torch, transformers = require("torch", "models"), require("transformers", "models")
-    file = GGUFFile(source)
-    weights = {name: torch.from_numpy(file.read(name)) for name in file.tensors}
-    require("safetensors.torch", "models").save_file(weights, folder / _WEIGHTS, metadata={"format": "pt"})
-    (folder / "config.json").write_text(json.dumps(file.config(), indent=1) + "\n")
     try:
-        with offline():
-            tokenizer = transformers.AutoTokenizer.from_pretrained(
-                source.parent, gguf_file=source.name, local_files_only=True, trust_remote_code=False
-            )
-    except Exception as error:  # tokenizers raises bare ones
-        raise InputError(
-            f"{source}: its tokenizer cannot be read ({one_line(error)}); give a Hugging Face folder"
-        ) from error
-    tokenizer.save_pretrained(folder)
+        file = GGUFFile(source)
+    except UnknownArchitectureError:
+        _save(load_causal_lm(source), folder)
+    else:
+        torch = require("torch", "models")
+        weights = {name: torch.from_numpy(file.read(name)) for name in file.tensors}
+        require("safetensors.torch", "models").save_file(weights, folder / _WEIGHTS, metadata={"format": "pt"})
+        (folder / "config.json").write_text(json.dumps(file.config(), indent=1) + "\n")
+    load_tokenizer(source).save_pretrained(folder)
+
+
+def _save(model: Any, folder: Path) -> None:
+    """Write a model that transformers read from GGUF, which it would refuse to save as long as it is called quantised.
+
+    Its weights are float32 by then.
+    """
+    model.hf_quantizer = None
+    model.quantization_method = None
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+    with contextlib.redirect_stderr(io.StringIO()):  # a bar of the writer
+        model.save_pretrained(folder, max_shard_size="1TB")

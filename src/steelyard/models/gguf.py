@@ -47,6 +47,10 @@ _LLAMA3 = {
 _TOKENS = {"bos_token_id": "bos_token_id", "eos_token_id": "eos_token_id", "padding_token_id": "pad_token_id"}
 
 
+class UnknownArchitectureError(InputError):
+    """A GGUF file is sound, but holds a model of another kind than those read here."""
+
+
 class GGUFTensor(NamedTuple):
     """One tensor of a file: its Hugging Face name, the name and type in the file, its shape, where its bytes lie."""
 
@@ -89,7 +93,7 @@ class GGUFFile:
         self.metadata, infos, self.header_size = header.read()
         self.architecture = str(self.metadata.get("general.architecture"))
         if self.architecture not in _CLASSES:
-            raise InputError(
+            raise UnknownArchitectureError(
                 f"{self.path} holds a model of architecture {self.architecture[:80]!r}; supported from GGUF: "
                 f"{', '.join(_CLASSES)}. Give the Hugging Face folder of other models"
             )

@@ -39,20 +39,23 @@ def names_other_model(config: Mapping[str, Any]) -> bool:
     return False
 
 
-def load_tokenizer(folder: str | Path) -> Any:
-    """Return the tokenizer of a Hugging Face folder.
+def load_tokenizer(path: str | Path) -> Any:
+    """Return the tokenizer of a Hugging Face folder or a GGUF file.
 
     Raises:
         InputError: There is none that can be read.
     """
     transformers = require("transformers", "models")
+    path = Path(path)
+    place, options = (path.parent, {"gguf_file": path.name}) if path.suffix == ".gguf" else (path, {})
     try:
         with offline():
             return transformers.AutoTokenizer.from_pretrained(
-                str(folder), local_files_only=True, trust_remote_code=False
+                str(place), local_files_only=True, trust_remote_code=False, **options
             )
     except Exception as error:  # tokenizers raises bare ones
-        raise InputError(f"{folder}: its tokenizer cannot be read ({one_line(error)})") from error
+        advice = "; give a Hugging Face folder" if options else ""
+        raise InputError(f"{path}: its tokenizer cannot be read ({one_line(error)}){advice}") from error
 
 
 def token_ids(folder: str | Path, text: str) -> list[int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,12 +23,13 @@ weights_file, check = PACKAGED.path, PACKAGED.check
 def load() -> Any:
     """Return the encoder, a ``BertModel``, in float32; sentence embeddings do not use its pooler."""
     torch, transformers = require("torch", "models"), require("transformers", "models")
-    model = transformers.BertModel.from_pretrained(
-        str(weights_file().parent),
-        dtype=torch.float32,
-        local_files_only=True,
-        use_safetensors=True,
-    )
+    with contextlib.redirect_stderr(io.StringIO()):  # a bar of the loader
+        model = transformers.BertModel.from_pretrained(
+            str(weights_file().parent),
+            dtype=torch.float32,
+            local_files_only=True,
+            use_safetensors=True,
+        )
     return model.requires_grad_(False).eval()
 
 

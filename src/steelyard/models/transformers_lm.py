@@ -22,6 +22,7 @@ from steelyard.models.decoder import Decoder
 from steelyard.models.float32_copy import float32_copy
 from steelyard.models.generation import Row, Sampling, Stopped, decode, shared_start
 from steelyard.models.hugging_face import load_causal_lm, load_tokenizer
+from steelyard.models.paths import usable_path
 from steelyard.models.protocols import Prompt, Seed, check_prompts
 from steelyard.models.scoring import Scored
 from steelyard.rng import generator
@@ -120,11 +121,11 @@ class TransformersLM:
         """
         if gguf_file is None:
             return cls(load_causal_lm(folder), load_tokenizer(folder), **options)
-        path = Path(folder) / gguf_file
-        if not cache:
-            return cls(load_causal_lm(path), load_tokenizer(path), **options)
-        copy = float32_copy(path)
-        return cls(load_causal_lm(copy), load_tokenizer(copy), **options)
+        if Path(gguf_file).name != gguf_file:
+            raise InputError(f"gguf_file must be the name of a file in {folder}, got {gguf_file!r}")
+        path = usable_path(Path(folder) / gguf_file)
+        home = float32_copy(path) if cache else path
+        return cls(load_causal_lm(home), load_tokenizer(home), **options)
 
     def __repr__(self) -> str:
         return f"TransformersLM({type(self.model).__name__}, {self.model.device}, {self.model.dtype})"
