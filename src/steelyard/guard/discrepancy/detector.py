@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from steelyard.errors import InputError
 from steelyard.guard.discrepancy.core import (
@@ -20,6 +19,7 @@ from steelyard.guard.discrepancy.core import (
     resolve_layers,
     token_discrepancy,
 )
+from steelyard.guard.discrepancy.generated import states_of_output
 from steelyard.guard.discrepancy.length import LengthAdjustment, fit_length_adjustment
 from steelyard.guard.discrepancy.passes import Pair, Pass, batches, check_lengths, forward
 from steelyard.guard.discrepancy.prompts import (
@@ -29,7 +29,7 @@ from steelyard.guard.discrepancy.prompts import (
     build_prompts,
     check_same_length,
 )
-from steelyard.guard.discrepancy.thresholds import Method, find_threshold
+from steelyard.guard.discrepancy.scorer import Scorer
 from steelyard.models.protocols import Prompt, check_prompts
 from steelyard.models.transformers_lm import TransformersLM
 
@@ -55,7 +55,7 @@ class ScoredAnswer(NamedTuple):
     score: float
 
 
-class EmbeddingDiscrepancy:
+class EmbeddingDiscrepancy(Scorer):
     """Unsupervised hallucination detector: one short pass over the answer, no labels, no further answers.
 
     The answer's tokens are run after the question and alone (after ``prefix``); D is how far their states differ in
@@ -117,12 +117,11 @@ class EmbeddingDiscrepancy:
         self.batch_size, self.aligned, self.system = batch_size, position_ids == "aligned", system
         self.length_adjust = length_adjust
         self.center = None if center is None else self._checked_center(center)
-        self.threshold: float | None = None
 
     def score(
         self,
         questions: Sequence[Prompt] | None,
-        responses: Sequence[str],
+        responses: Sequence[str | Sequence[int]],
         contexts: Sequence[str | None] | None = None,
         *,
         condition: Sequence[Prompt] | None = None,
@@ -134,7 +133,7 @@ class EmbeddingDiscrepancy:
 
         Args:
             questions: What was asked, texts or chats; None with ``condition``.
-            responses: The answers.
+            responses: The answers: texts, or their tokens as they were generated.
             contexts: The text that each was answered from, or None.
             condition: Prompts used as they are in the place of the question's, e.g. question and documents.
             base: Prompts before the answer in the second pass in the place of ``prefix``, e.g. the question without
@@ -155,7 +154,7 @@ class EmbeddingDiscrepancy:
     def passes(
         self,
         questions: Sequence[Prompt] | None,
-        responses: Sequence[str],
+        responses: Sequence[str | Sequence[int]],
         contexts: Sequence[str | None] | None = None,
         *,
         condition: Sequence[Prompt] | None = None,
@@ -181,13 +180,63 @@ class EmbeddingDiscrepancy:
         found = dict(self._pairs(prompts, responses, base, kept, logits=logits, keep_prefix=keep_prefix))
         return [found[row] for row in range(len(responses))]
 
-    def explain(self, question: Prompt, response: str, context: str | None = None) -> Explanation:
+    def explain(self, question: Prompt, response: str | Sequence[int], context: str | None = None) -> Explanation:
         """Return the discrepancy of every token of one answer."""
         (pair,) = self.passes([question], [response], [context])
         ctx, alone = self._centred(pair.context.states), self._centred(pair.alone.states)
         values = token_discrepancy(ctx, alone, dist=self.dist).mean(0)
         (ids,) = answer_ids(self.lm, [response])
         return Explanation([self.lm.tokenizer.decode([token]) for token in ids], values, float(values.mean()))
+
+    def answer_and_score(
+        self,
+        questions: Sequence[Prompt],
+        contexts: Sequence[str | None] | None = None,
+        *,
+        max_new_tokens: int = 64,
+        stop: Sequence[str] | None = None,
+        **sampling: Any,
+    ) -> list[ScoredAnswer]:
+        """Let the model answer and score its answers with the states that it had while answering.
+
+        An answer without a token has no score: NaN.
+
+        Args:
+            questions: What is asked, texts or chats.
+            contexts: The text to answer from, or None.
+            max_new_tokens: Longest answer.
+            stop: An answer ends before these; None: the line's end for a base model.
+            **sampling: ``temperature``, ``top_p`` and ``seed`` of :meth:`TransformersLM.generate`.
+        """
+        prompts = build_prompts(questions, contexts, is_chat=self.lm.is_chat, system=self.system)
+        if stop is None and not self.lm.is_chat:
+            stop = ("\n",)
+        done = self.lm.generations(prompts, layers=self.layers, max_new_tokens=max_new_tokens, stop=stop, **sampling)
+        rows = [row for row, one in enumerate(done) if one.tokens]
+        scores = np.full(len(done), np.nan)
+        if rows:
+            scores[rows] = self.score_from_generate([done[row] for row in rows])
+        return [ScoredAnswer(one.text, float(score)) for one, score in zip(done, scores, strict=True)]
+
+    def score_from_generate(self, out: Any, eos_token_id: int | Sequence[int] | None = None) -> Array:
+        """Return scores, shape (n,), from states that generation left behind: one pass over each answer alone.
+
+        Args:
+            out: What ``lm.generations(prompts, layers=detector.layers)`` returned, or what ``generate(...,
+                output_hidden_states=True, return_dict_in_generate=True)`` of transformers did. The latter has no state
+                of the last token of an answer that was cut by ``max_new_tokens``; that token is then left out.
+            eos_token_id: What ended the answers of a transformers output; None: the tokenizer's EOS and PAD.
+
+        Raises:
+            InputError: An answer without a token, states of other layers or none, beams.
+        """
+        if hasattr(out, "sequences"):
+            ends = _as_list(eos_token_id)
+            if eos_token_id is None:
+                tokens = self.lm.tokenizer
+                ends = [token for token in (tokens.eos_token_id, tokens.pad_token_id) if token is not None]
+            return self.score_states(*states_of_output(out, self.layers, set(ends)))
+        return self.score_states([one.states for one in out], [one.tokens for one in out])
 
     def score_states(self, states: Sequence[Any], responses: Sequence[Sequence[int]]) -> Array:
         """Return scores from context states that are there already: one pass over each answer alone.
@@ -214,7 +263,9 @@ class EmbeddingDiscrepancy:
                 scores[row] = -self._discrepancy(states[row], alone.states)
         return scores if self.length_adjust is None else self.length_adjust.apply(scores, lengths)
 
-    def fit_center(self, questions: Sequence[Prompt], responses: Sequence[str], contexts: Any = None) -> Array:
+    def fit_center(
+        self, questions: Sequence[Prompt], responses: Sequence[str | Sequence[int]], contexts: Any = None
+    ) -> Array:
         """Take the mean state of these answers, both passes alike, as :attr:`center`, shape (layers, d)."""
         pairs = self.passes(questions, responses, contexts)
         if not pairs:
@@ -223,38 +274,14 @@ class EmbeddingDiscrepancy:
         self.center = np.mean(means, axis=0)
         return self.center
 
-    def fit_length_adjust(self, scores: Any, responses: Sequence[str]) -> LengthAdjustment:
+    def fit_length_adjust(self, scores: Any, responses: Sequence[str | Sequence[int]]) -> LengthAdjustment:
         """Take the line of unadjusted ``scores`` on the answers' token counts out of later scores; no labels needed."""
         lengths = [len(ids) for ids in answer_ids(self.lm, responses)]
         self.length_adjust = fit_length_adjustment(scores, lengths)
         return self.length_adjust
 
-    def fit_threshold(
-        self, scores: Any, method: Method = "quantile", labels: Any = None, quantile: float = 0.9
-    ) -> float:
-        """Set and return the threshold above which :meth:`predict` says hallucinated.
-
-        Args:
-            scores: Scores of a reference pool, shape (n,).
-            method: "quantile", "gmm", "otsu" (no labels), or "youden" (with labels).
-            labels: 1 where an answer is hallucinated, shape (n,); for "youden" only.
-            quantile: Share of the pool that lies below the threshold, for "quantile".
-        """
-        self.threshold = find_threshold(scores, method, labels=labels, quantile=quantile)
-        return self.threshold
-
-    def predict(self, scores: Any) -> NDArray[np.int64]:
-        """Return 1 for hallucinated (score above the threshold), 0 otherwise, shape (n,), from scores.
-
-        Raises:
-            InputError: No threshold was fitted.
-        """
-        if self.threshold is None:
-            raise InputError("no threshold yet; call fit_threshold(scores) on a reference pool first")
-        return (np.asarray(scores, dtype=np.float64) > self.threshold).astype(np.int64)
-
     def _prompts(
-        self, questions: Sequence[Prompt] | None, responses: Sequence[str], contexts: Any, condition: Any
+        self, questions: Sequence[Prompt] | None, responses: Sequence[Any], contexts: Any, condition: Any
     ) -> list[Prompt]:
         if (questions is None) == (condition is None):
             raise InputError("give either questions or condition=, the prompts as they are")
@@ -270,7 +297,7 @@ class EmbeddingDiscrepancy:
     def _pairs(
         self,
         prompts: Sequence[Prompt],
-        responses: Sequence[str],
+        responses: Sequence[str | Sequence[int]],
         base: Sequence[Prompt] | None,
         layers: Sequence[int],
         **options: bool,
@@ -332,3 +359,7 @@ def _language_model(model: Any, tokenizer: Any) -> Any:
         f"model must give hidden states, and {type(model).__name__} gives none; use a transformers model, or "
         f"BlackBoxDiscrepancy(embedder), which needs the texts only"
     )
+
+
+def _as_list(token: int | Sequence[int] | None) -> list[int]:
+    return [] if token is None else [token] if isinstance(token, int) else list(token)

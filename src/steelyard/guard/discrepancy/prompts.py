@@ -60,10 +60,14 @@ def check_same_length(name: str, values: Sequence[Any], other: str, others: Sequ
         raise InputError(f"{name} and {other} must be equally long, got {len(values)} and {len(others)}")
 
 
-def answer_ids(lm: Any, responses: Sequence[str]) -> list[list[int]]:
+def answer_ids(lm: Any, responses: Sequence[str | Sequence[int]]) -> list[list[int]]:
     """Return the token ids of each answer, tokenised apart from its prompt, special tokens at its end left out.
 
     The end-of-turn token is no part of the answer. A base model's answer follows ``Answer:`` after a space.
+
+    Args:
+        lm: The language model.
+        responses: Texts, or the tokens themselves as they were generated.
 
     Raises:
         InputError: An answer is empty or has special tokens only.
@@ -71,10 +75,14 @@ def answer_ids(lm: Any, responses: Sequence[str]) -> list[list[int]]:
     special = set(lm.tokenizer.all_special_ids)
     found = []
     for row, response in enumerate(responses):
-        if not isinstance(response, str) or not response.strip():
+        if not isinstance(response, str | Sequence) or not (
+            response.strip() if isinstance(response, str) else response
+        ):
             raise InputError(f"responses[{row}] is empty; leave unanswered questions out")
-        text = response if lm.is_chat or response[0].isspace() else f" {response}"
-        found.append(trim_special(lm.response_ids(text), special, row))
+        if isinstance(response, str):
+            text = response if lm.is_chat or response[0].isspace() else f" {response}"
+            response = lm.response_ids(text)
+        found.append(trim_special(response, special, row))
     return found
 
 
