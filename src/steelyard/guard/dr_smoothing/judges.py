@@ -111,7 +111,10 @@ class LLMJudge:
         prompts = [
             [
                 {"role": "system", "content": self.question},
-                {"role": "user", "content": tagged("request", request) + "\n" + tagged("answer", response)},
+                {
+                    "role": "user",
+                    "content": tagged("request", request[:_SEEN]) + "\n" + tagged("answer", response[:_SEEN]),
+                },
             ]
             for response, request in zip(responses, requests, strict=True)
         ]
@@ -164,8 +167,8 @@ def looks_like_refusal(text: str) -> bool:
 
 
 def tagged(tag: str, text: str) -> str:
-    """Return ``text`` between tags, its first 4000 characters, escaped so that no tag can be closed from inside."""
-    return f"<{tag}>{html.escape(text[:_SEEN], quote=False)}</{tag}>"
+    """Return ``text`` between tags, escaped so that no tag can be closed from inside."""
+    return f"<{tag}>{html.escape(text, quote=False)}</{tag}>"
 
 
 def _folded(text: str) -> str:

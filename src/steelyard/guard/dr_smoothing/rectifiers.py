@@ -258,7 +258,7 @@ def as_rectifier(rectify: Any) -> Rectifier:
     )
 
 
-def guarded(result: Rectified, disrupted: str, original: str) -> Rectified:
+def guarded(result: Rectified, disrupted: str, original: str, max_ratio: float = MAX_RATIO) -> Rectified:
     """Return a rectifier's result after the checks that hold for every rectifier.
 
     A result that opens with a refusal has refused, unless the user's own text opens like that; one that is blank or
@@ -268,12 +268,13 @@ def guarded(result: Rectified, disrupted: str, original: str) -> Rectified:
         result: What the rectifier returned.
         disrupted: What it was given.
         original: The user's text before the noise.
+        max_ratio: Longest output, in lengths of the input; a rectifier may set its own as an attribute.
     """
     if result.failed:
         return Rectified(disrupted, failed=True)
     if result.refused or (looks_like_refusal(result.text) and not looks_like_refusal(original)):
         return Rectified(result.text, refused=True)
-    if not result.text.strip() or len(result.text) > MAX_RATIO * len(disrupted):
+    if not result.text.strip() or len(result.text) > max_ratio * len(disrupted):
         return Rectified(disrupted, failed=True)
     return result
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from steelyard.errors import InputError
 from steelyard.models.protocols import Prompt
+
+if TYPE_CHECKING:
+    from steelyard.guard.dr_smoothing.certificates import SampleCertificate
 
 RectifierStatus = Literal["none", "ok", "failed", "refused"]
 
@@ -72,7 +75,7 @@ class SmoothedResponse:
         """Share of the evaluated copies that were judged jailbroken; biased after an early stop."""
         return sum(self.votes) / len(self.votes) if self.votes else 0.0
 
-    def certificate(self, confidence: float = 0.99) -> Any:
+    def certificate(self, confidence: float = 0.99) -> SampleCertificate:
         """Return the certificate that these votes give for this prompt (Clopper-Pearson, spec T8).
 
         It speaks about the prompt as it was sampled, and is void when these copies were also used to choose a setting.
@@ -103,9 +106,14 @@ class SmoothedResponse:
             "votes": list(self.votes),
             "jailbroken": self.jailbroken,
             "p_hat": self.p_hat,
-            "certified": self.certificate(confidence).defense_success_probability if sampled else None,
+            "certified": certified_probability(self.certificate(confidence)) if sampled else None,
             "confidence": confidence,
             "calls": self.calls,
             "counts": dict(self.counts),
             "notes": list(self.notes),
         }
+
+
+def certified_probability(certificate: SampleCertificate) -> float:
+    """Return the certified probability that a vote on the sampled prompt does not come out as jailbroken."""
+    return certificate.success

@@ -20,6 +20,7 @@ from steelyard.guard.dr_smoothing.core import (
 from steelyard.guard.dr_smoothing.judges import JudgeError, PrefixJudge, as_judge
 from steelyard.guard.dr_smoothing.prompts import Scope, user_turns
 from steelyard.guard.dr_smoothing.rectifiers import (
+    MAX_RATIO,
     Chain,
     LLMRectifier,
     Rectified,
@@ -154,18 +155,30 @@ class DRSmoothing:
         Raises:
             InputError: As for a single call; the message names the prompt.
         """
-        lm = target(self.generate, generate)
-        if self.judge_tokens is not None and isinstance(lm, CallableLM) and not hasattr(lm, "takes_max_new_tokens"):
-            raise InputError("judge_tokens needs a language model: a plain function cannot stop after a few tokens")
-        votes = self._votes(prompts, seed)
-        while True:
-            wave = [(vote, vote.draw(self.disrupt, j)) for vote in votes for j in vote.next_wave(self.early_stop)]
-            if not wave:
-                break
-            self._rectify(wave)
-            self._respond(lm, wave)
-            self._judge(wave)
-        return self._results(lm, votes)
+        lm = self._target(generate)
+        results = self._results(lm, self._run(lm, self._votes(prompts, seed), self.early_stop))
+        for note in sorted({note for result in results for note in result.notes}):
+            warnings.warn(note, SmoothingWarning, stacklevel=2)
+        return results
+
+    def sample(
+        self, prompts: Sequence[Prompt], n: int, *, generate: Any = None, seed: int | None = None
+    ) -> list[SmoothedResponse]:
+        """Return the votes of ``n`` copies of each prompt, all of them asked, without a warning.
+
+        For estimates of the share ``p_hat`` of jailbroken copies on samples of their own: certificates, attacks.
+
+        Args:
+            prompts: As for a single call.
+            n: Copies in the place of the defence's own number.
+            generate: A target in the place of the defence's own.
+            seed: A seed in the place of the defence's own.
+
+        Raises:
+            InputError: As for a single call.
+        """
+        lm = self._target(generate)
+        return self._results(lm, self._run(lm, self._votes(prompts, seed, n), early_stop=False))
 
     def draw(self, prompts: Sequence[Prompt], n: int | None = None, *, seed: int | None = None) -> list[list[Prompt]]:
         """Return ``n`` disrupted and rectified copies of each prompt without asking the target.
@@ -185,6 +198,20 @@ class DRSmoothing:
         from steelyard.guard.dr_smoothing.adaptive import adaptive_eval
 
         return adaptive_eval(self, attack, **options)
+
+    def _target(self, generate: Any) -> CausalLM:
+        lm = target(self.generate, generate)
+        if self.judge_tokens is not None and isinstance(lm, CallableLM):
+            raise InputError("judge_tokens needs a language model: a plain function cannot stop after a few tokens")
+        return lm
+
+    def _run(self, lm: CausalLM, votes: list[Vote], early_stop: bool) -> list[Vote]:
+        """Draw, repair, ask and judge wave after wave until every vote is decided."""
+        while wave := [(vote, vote.draw(self.disrupt, j)) for vote in votes for j in vote.next_wave(early_stop)]:
+            self._rectify(wave)
+            self._respond(lm, wave)
+            self._judge(wave)
+        return votes
 
     def _votes(self, prompts: Sequence[Prompt], seed: int | None, n: int | None = None) -> list[Vote]:
         n = self.n if n is None else n
@@ -208,10 +235,11 @@ class DRSmoothing:
             results = [Rectified(text, failed=True) for text in texts]
         if len(results) != len(texts):
             raise InputError(f"rectify returned {len(results)} results for {len(texts)} texts")
+        ratio = float(getattr(self.rectify, "max_ratio", MAX_RATIO))
         given = iter(results)
         for vote, copy in wave:
             copy.take(
-                [guarded(next(given), *pair) for pair in zip(copy.disrupted, vote.turns.texts, strict=True)],
+                [guarded(next(given), *pair, ratio) for pair in zip(copy.disrupted, vote.turns.texts, strict=True)],
                 safe_vote=self.on_rectifier_refusal == "safe_vote",
             )
 
@@ -246,7 +274,7 @@ class DRSmoothing:
     def _merges(self, lm: CausalLM) -> bool:
         if self.dedupe != "auto":
             return self.dedupe
-        unknown = isinstance(lm, CallableLM) and "temperature" not in self.sampling
+        unknown = samples_itself(lm) and "temperature" not in self.sampling
         return not unknown and self.sampling.get("temperature", 0) == 0
 
     def _judge(self, wave: Sequence[tuple[Vote, Drawn]]) -> None:
@@ -268,10 +296,7 @@ class DRSmoothing:
         finals = {id(vote): str(copy.response) for vote, copy in winners}
         if self.judge_tokens is not None:
             finals.update(self._continued(lm, [(vote, copy) for vote, copy in winners if not copy.refused]))
-        results = [self._result(vote, copy, finals[id(vote)]) for vote, copy in winners]
-        for note in sorted({note for result in results for note in result.notes}):
-            warnings.warn(note, SmoothingWarning, stacklevel=4)
-        return results
+        return [self._result(vote, copy, finals[id(vote)]) for vote, copy in winners]
 
     def _continued(self, lm: CausalLM, winners: Sequence[tuple[Vote, Drawn]]) -> dict[int, str]:
         """Return whole answers of the winners; one whose whole answer is judged otherwise keeps its judged part."""
@@ -347,6 +372,11 @@ def target(own: CausalLM | None, given: Any) -> CausalLM:
             "generate is missing: give the defence a language model or a function, or pass one to the call"
         )
     return as_lm(given) if given is not None else own  # type: ignore[return-value]
+
+
+def samples_itself(lm: CausalLM) -> bool:
+    """Whether a target chooses its temperature itself (a plain function, a proxy's client), so that it is unknown."""
+    return bool(getattr(lm, "samples_itself", isinstance(lm, CallableLM)))
 
 
 def fresh_seed(seed: int | None) -> int:

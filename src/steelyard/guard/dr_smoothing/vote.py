@@ -137,7 +137,9 @@ class Vote:
         }
 
     def notes(self, gamma: float) -> tuple[str, ...]:
-        """Return the sentences that warn of a vote that does not help."""
+        """Return the sentences that warn of a vote that does not help; a single call is no vote."""
+        if self.n == 1:
+            return ()
         counts, drawn = self.counts(), len(self.copies)
         notes = []
         if self.jailbroken and self.jailbroken >= gamma * drawn:
