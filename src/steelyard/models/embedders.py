@@ -43,7 +43,7 @@ class TokenStates(NamedTuple):
             InputError: No token overlaps them.
         """
         inside = (self.offsets[:, 0] < end) & (self.offsets[:, 1] > start)
-        if not inside.any():
+        if start >= end or not inside.any():
             raise InputError(f"no token of the text lies in the characters {start} to {end}; choose another span")
         mean: NDArray[np.float32] = unit_rows(self.states[inside].mean(0, keepdims=True))[0]
         return mean

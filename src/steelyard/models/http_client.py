@@ -7,7 +7,6 @@ notebook, or in a server.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import email.utils
 import json
 import math
@@ -44,7 +43,7 @@ class _Loop:
         self._loop = asyncio.new_event_loop()
         self._session: Any = None
         self._make = (dict(headers), timeout, connections)
-        self._thread = threading.Thread(target=self._loop.run_forever, name="steelyard-endpoint", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="steelyard-endpoint", daemon=True)
         self._thread.start()
 
     def session(self) -> Any:
@@ -68,14 +67,15 @@ class _Loop:
 
     def stop(self) -> None:
         """Cancel what is under way, close the session and end the thread; twice is as good as once."""
-        if self.pid != os.getpid() or self._loop.is_closed():  # a thread is not there in a forked process
+        if self.pid != os.getpid() or not self._thread.is_alive():  # a thread is not there in a forked process
             return
-        with contextlib.suppress(TimeoutError, CancelledError, RuntimeError):
-            self.submit(self._finish()).result(5)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5)
-        if not self._thread.is_alive():
-            self._loop.close()
+        self.submit(self._finish())
+        if threading.current_thread() is not self._thread:  # where an endpoint may be collected that nobody closed
+            self._thread.join(5)
+
+    def _run(self) -> None:
+        self._loop.run_forever()
+        self._loop.close()
 
     async def _finish(self) -> None:
         others = asyncio.all_tasks() - {asyncio.current_task()}
@@ -84,6 +84,7 @@ class _Loop:
         await asyncio.gather(*others, return_exceptions=True)
         if self._session is not None:
             await self._session.close()
+        self._loop.stop()
 
 
 class Endpoint:
@@ -204,7 +205,7 @@ class Endpoint:
             return None, error, None
         except TimeoutError:
             return None, EndpointError(f"{where} did not answer within {self._timeout:g} s"), None
-        except aiohttp.ClientError as error:
+        except (aiohttp.ClientError, OSError) as error:
             return 0.0, EndpointError(f"{where} cannot be reached ({self._clean(_reason(error))})"), None
         if status == 200:
             return self._parse(where, content)
@@ -279,8 +280,9 @@ async def _read(response: Any, where: str) -> bytes:
 
 def _reason(error: Exception) -> str:
     """Return what went wrong in words that hold no part of the request."""
-    cause = getattr(error, "os_error", None)
-    return str(getattr(cause, "strerror", None) or type(error).__name__)
+    cause = getattr(error, "os_error", error)
+    number = getattr(cause, "errno", None) or 0
+    return os.strerror(number) if number > 0 else str(getattr(cause, "strerror", None) or type(error).__name__)
 
 
 def _retry_after(value: str | None) -> float:
@@ -305,6 +307,7 @@ def _split_url(base_url: str) -> tuple[str, str]:
     try:
         parts = urllib.parse.urlsplit(base_url.strip())
         host, port = parts.hostname, parts.port
+        (host or "").encode("idna")
     except (ValueError, AttributeError):
         raise InputError("base_url is not a URL; write it like http://127.0.0.1:8000/v1") from None
     if parts.scheme not in ("http", "https") or not host or not re.fullmatch(r"[\w.:%-]+", host):
