@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from steelyard.errors import InputError
 from steelyard.guard.dr_smoothing.victim import MAX_TOKENS, EmbeddingGuard, encoder
 
-Channel = Callable[[list[str], np.random.Generator], list[str]]
-"""One random draw of what a defence makes of each text before the guard sees it."""
+Channel = Callable[[list[str], int, np.random.Generator], list[str]]
+"""(texts, draws, rng) -> what a defence makes of each text before the guard sees it, ``draws`` times, text by text."""
 
 _FIRST_WORD = 1000  # ids below are special tokens, characters and unused pieces of the vocabulary
 
@@ -135,8 +135,7 @@ def _scores(
     """Return the mean logit of each text over ``draws`` of the channel, shape (texts,)."""
     if channel is None:
         return guard.logits(texts)
-    rng = np.random.default_rng(noise)
-    drawn = channel([text for text in texts for _ in range(draws)], rng)
+    drawn = channel(texts, draws, np.random.default_rng(noise))
     means: NDArray[np.float64] = guard.logits(drawn).reshape(len(texts), draws).mean(1)
     return means
 

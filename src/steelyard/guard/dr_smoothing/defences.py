@@ -1,0 +1,95 @@
+"""From an arm's settings to a defence, with the library's own classes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from steelyard.guard.dr_smoothing.attack import Channel
+from steelyard.guard.dr_smoothing.config import Config
+from steelyard.guard.dr_smoothing.core import (
+    disrupt_delete_words,
+    disrupt_insert,
+    disrupt_mask_words,
+    disrupt_patch,
+    disrupt_random,
+    disrupt_swap,
+)
+from steelyard.guard.dr_smoothing.rectifiers import Chain, LLMRectifier, SpellRectifier
+from steelyard.guard.dr_smoothing.smoothing import DRSmoothing
+from steelyard.models.protocols import Prompt
+
+
+def kernel(config: Config) -> Any:
+    """Return the disruption that ``config`` describes."""
+    if config.disrupt == "swap":
+        return disrupt_swap(config.q, config.alphabet)
+    if config.disrupt == "insert":
+        return disrupt_insert(config.q, config.alphabet, quirk=config.quirk)
+    if config.disrupt == "patch":
+        return disrupt_patch(config.q, config.alphabet)
+    if config.disrupt == "mask_words":
+        return disrupt_mask_words(config.rate)
+    if config.disrupt == "delete_words":
+        return disrupt_delete_words(config.rate)
+    return disrupt_random(config.q, config.rate, config.alphabet)
+
+
+def rectifier(config: Config, lm: Any = None) -> Any:
+    """Return the rectifier that ``config`` describes, None for none; ``lm`` is the model of those that need one."""
+    if config.rectify == "none":
+        return None
+    spell = SpellRectifier(config.coherence, config.min_unigram)
+    if config.rectify == "spell":
+        return spell
+    model = LLMRectifier(lm, temperature=config.temperature)
+    return model if config.rectify == "llm" else Chain(spell, model)
+
+
+def undisturbed(text: str, rng: np.random.Generator) -> str:
+    """Return the text itself: the disruption of a defence that only rectifies, or does nothing."""
+    return text
+
+
+def smoothing(config: Config, generate: Any, judge: Any, seed: int, lm: Any = None, **options: Any) -> DRSmoothing:
+    """Return the smoothing defence of an arm of kind ``smoothing``, ``none`` or ``rectify_only``.
+
+    The last two are the same loop with one undisturbed copy, so that all arms are judged and counted alike.
+
+    Args:
+        config: The settings.
+        generate: The target.
+        judge: Whether an answer complied.
+        seed: Root of all draws.
+        lm: The model of a rectifier that needs one.
+        **options: Further arguments of the class.
+    """
+    alone = config.kind in ("none", "rectify_only")
+    return DRSmoothing(
+        generate,
+        disrupt=undisturbed if alone else kernel(config),
+        rectify=None if config.kind == "none" else rectifier(config, lm),
+        judge=judge,
+        n=1 if alone else config.n,
+        gamma=config.gamma,
+        seed=seed,
+        choose=config.choose,
+        on_rectifier_refusal=config.on_rectifier_refusal,
+        **options,
+    )
+
+
+def channel_of(defence: DRSmoothing) -> Channel:
+    """Return what an adaptive attacker sees of ``defence``: fresh copies of a text, the noise being the attacker's."""
+
+    def channel(texts: list[str], draws: int, rng: np.random.Generator) -> list[str]:
+        drawn = defence.draw(texts, draws, seed=int(rng.integers(2**62)))
+        return [_plain(copy) for copies in drawn for copy in copies]
+
+    return channel
+
+
+def _plain(prompt: Prompt) -> str:
+    assert isinstance(prompt, str)  # the attacks of the bench are texts
+    return prompt

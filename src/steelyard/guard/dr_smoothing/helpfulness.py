@@ -1,0 +1,94 @@
+"""Helpfulness at equal copies: a real language model answers questions on a text, clean, disrupted and rectified.
+
+The user's turn holds the text and the question; a copy is right when the expected answer stands in what is said.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import warnings
+from typing import Any
+
+import numpy as np
+
+# Here, before workers fork: each cell would pay seconds for it otherwise.
+import transformers.models.llama.modeling_llama  # noqa: F401
+
+from steelyard import rng
+from steelyard.contracts import Arrays, CellInput, Measured
+from steelyard.data.questions import halueval
+from steelyard.guard.dr_smoothing.config import Config
+from steelyard.guard.dr_smoothing.defences import smoothing
+from steelyard.guard.dr_smoothing.result import SmoothingWarning
+from steelyard.models import smollm2
+from steelyard.models.default import load_default_lm
+
+_SYSTEM = "Answer the question from the text with a few words."
+_NEW_TOKENS = 16
+_LONGEST, _SHORTEST = 500, 3  # characters of the text; of the answer, so that it is not found by chance
+
+
+def load() -> Arrays:
+    """Return questions with their texts and answers: those whose answer stands in the text, word for word.
+
+    Raises:
+        DataMissingError: The data set can be had nowhere.
+    """
+    rows = [
+        row
+        for row in halueval("one")
+        if len(row.knowledge) <= _LONGEST and len(row.right) >= _SHORTEST and _found(row.right, row.knowledge)
+    ]
+    order = rng.generator("split", "dr_smoothing/questions", 0).permutation(len(rows))
+    return {
+        "model": np.array(smollm2.check()),
+        "prompts": np.array([f"{rows[index].knowledge}\n\nQuestion: {rows[index].question}" for index in order]),
+        "answers": np.array([rows[index].right for index in order]),
+    }
+
+
+def run(cell: CellInput) -> Measured:
+    """Return the share of right copies of one arm on one seed's questions."""
+    config = Config(**{"n": cell.params["n"], **cell.config})
+    questions = int(cell.params["questions"])
+    there = len(cell.data["prompts"])
+    chosen = [(cell.seed * questions + index) % there for index in range(min(questions, there))]
+    lm = _model()
+    defence = smoothing(config, lm, lambda answer: True, cell.seed, lm, sampling={"max_new_tokens": _NEW_TOKENS})
+    prompts = [_messages(str(cell.data["prompts"][index])) for index in chosen]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SmoothingWarning)  # every answer counts as complied, so that all votes agree
+        found = defence.batch(prompts)
+    right = [
+        np.mean([_found(str(cell.data["answers"][index]), copy.response) for copy in one.copies])
+        for index, one in zip(chosen, found, strict=True)
+    ]
+    rectified = [one.counts["rectifier_calls"] for one in found]
+    calls = [len(one.copies) for one in found]
+    return Measured(
+        {
+            "qa_accuracy": float(np.mean(right)),
+            "calls": float(np.mean(calls)),
+            "rectifier_calls": float(np.mean(rectified)),
+        },
+        steps=sum(calls),
+    )
+
+
+def _messages(text: str) -> list[dict[str, str]]:
+    return [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": text}]
+
+
+@functools.cache
+def _model() -> Any:
+    return load_default_lm()
+
+
+def _found(answer: str, text: str) -> bool:
+    """Say whether ``answer`` stands in ``text`` as whole words, whatever the case and the punctuation."""
+    return f" {_folded(answer)} " in f" {_folded(text)} "
+
+
+def _folded(text: str) -> str:
+    return " ".join(re.findall(r"\w+", text.casefold()))
