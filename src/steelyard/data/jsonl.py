@@ -99,8 +99,8 @@ def _messages(value: object, where: str) -> tuple[Mapping[str, str], ...]:
             )
         content = whole_text(turn["content"], f"{where}: message {number}")
         turns.append({"role": str(turn["role"]), "content": content})
-    if turns[-1]["role"] != "user":
-        raise InputError(f"{where}: the last message must be the user's")
+    if turns[-1]["role"] != "user" or not turns[-1]["content"].strip():
+        raise InputError(f"{where}: the last message must be the user's and not empty")
     return tuple(turns)
 
 

@@ -90,7 +90,9 @@ def read_json_lines(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
         where = f"{path}, row {number}"
         value = parse_json(line, where)
         if not isinstance(value, dict):
-            raise InputError(f'{where}: it is a JSON {_kind(value)} where an object such as {{"key": …}} is needed')
+            raise InputError(
+                f'{where}: it is JSON of another kind ({_kind(value)}) where an object such as {{"key": …}} is needed'
+            )
         rows.append((where, value))
     return rows
 
@@ -103,7 +105,7 @@ def text_field(row: Mapping[str, Any], name: str, where: str) -> str:
     """
     value = row.get(name)
     if not isinstance(value, str):
-        raise InputError(f"{where}: '{name}' is " + ("missing" if value is None else f"a {_kind(value)}, not text"))
+        raise InputError(f"{where}: '{name}' is " + ("missing" if value is None else f"{_kind(value)}, not text"))
     if not value.strip():
         raise InputError(f"{where}: '{name}' is empty")
     return whole_text(value, f"{where}: '{name}'")
@@ -121,5 +123,5 @@ def whole_text(value: str, where: str) -> str:
 
 
 def _kind(value: object) -> str:
-    names = {dict: "object", list: "list", str: "text", bool: "truth value", int: "number", float: "number"}
+    names = {dict: "an object", list: "a list", str: "text", bool: "a truth value", int: "a number", float: "a number"}
     return names.get(type(value), "null" if value is None else type(value).__name__)

@@ -60,7 +60,7 @@ class Instruction(NamedTuple):
 
 
 def harmful_prompts(split: Split = "train", progress: Progress | None = None) -> list[str]:
-    """Return the harmful requests of erase-and-check, 395 for training and 118 for testing.
+    """Return the harmful requests of erase-and-check, 395 for training and 118 for testing: the goals of AdvBench.
 
     Args:
         split: ``train`` or ``test``.
@@ -75,7 +75,12 @@ def harmful_prompts(split: Split = "train", progress: Progress | None = None) ->
 
 
 def safe_prompts(split: Split = "train", progress: Progress | None = None) -> list[str]:
-    """Return the harmless requests of erase-and-check, 400 for training and 120 for testing; see harmful_prompts."""
+    """Return the harmless requests of erase-and-check, 400 for training and 120 for testing.
+
+    Two of those for testing are among those for training as well, and five for training occur twice.
+
+    Args and errors: as :func:`harmful_prompts`.
+    """
     return read_lines(_of_split(split, progress)[1])
 
 
