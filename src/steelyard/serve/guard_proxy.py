@@ -52,7 +52,10 @@ T = TypeVar("T")
 
 
 class Answer(NamedTuple):
-    """What a defence returns: the text for the client, and fields whose names begin with ``x_``."""
+    """What a defence returns, or anything with these two attributes.
+
+    ``text`` is for the client; ``extra`` holds fields for the answer whose names begin with ``x_``.
+    """
 
     text: str
     extra: dict[str, Any]
@@ -238,11 +241,12 @@ class _Proxy:
     async def _forwarded(self, payload: Mapping[str, Any]) -> dict[str, Any]:
         return (await self._ask([payload]))[0].body
 
-    async def _forwarded_stream(self, payload: Mapping[str, Any]) -> AsyncIterator[bytes]:
+    async def _forwarded_stream(self, payload: Mapping[str, Any]) -> AsyncGenerator[bytes, None]:
         self._metrics.call()
         try:
-            async for chunk in self._upstream.stream(payload):
-                yield event(chunk)
+            async with contextlib.aclosing(self._upstream.stream(payload)) as chunks:
+                async for chunk in chunks:
+                    yield event(chunk)
         except ProxyError as error:
             self._metrics.upstream_error(error.code)
             raise
@@ -268,13 +272,13 @@ class _Proxy:
         body = completion_body(calls.model, text, calls.finish_reasons.get(text, "stop"), add_usage(calls.completions))
         return {**body, **extra}
 
-    async def _streamed(self, source: AsyncIterator[bytes]) -> Response:
+    async def _streamed(self, source: AsyncGenerator[bytes, None]) -> Response:
         """Return a response that begins with the first event, or with a comment when that takes its time.
 
         An error before that has its own status; a later one is an event of the stream.
         """
         events = _with_keep_alive(source, self._limits.keep_alive_seconds, self._limits.request_seconds)
-        first = await anext(events)
+        first = await anext(events, b"")
 
         async def body() -> AsyncIterator[bytes]:
             try:
@@ -315,9 +319,10 @@ async def _or_fail(work: Awaitable[T], who: str) -> T:
 
 
 def _checked_answer(answer: object) -> tuple[str, dict[str, Any]]:
-    if not isinstance(answer, Answer) or not isinstance(answer.text, str):
+    text, extra = getattr(answer, "text", None), getattr(answer, "extra", None)  # a room's own tuple will do
+    if not isinstance(text, str):
         raise ProxyError(500, "the defence failed, so no answer is given", "defence_failed")
-    return answer.text, _checked_extra(answer.extra, "defence")
+    return text, _checked_extra(extra, "defence")
 
 
 def _checked_extra(extra: object, who: str) -> dict[str, Any]:
@@ -331,13 +336,15 @@ def _checked_extra(extra: object, who: str) -> dict[str, Any]:
     return extra
 
 
-async def _late(answer: Awaitable[dict[str, Any]], include_usage: bool) -> AsyncIterator[bytes]:
+async def _late(answer: Awaitable[dict[str, Any]], include_usage: bool) -> AsyncGenerator[bytes, None]:
     """Yield nothing until the whole answer is there, then its chunks."""
     for chunk in chunk_events(await answer, include_usage):
         yield event(chunk)
 
 
-async def _with_keep_alive(source: AsyncIterator[bytes], every: float, limit: float) -> AsyncGenerator[bytes, None]:
+async def _with_keep_alive(
+    source: AsyncGenerator[bytes, None], every: float, limit: float
+) -> AsyncGenerator[bytes, None]:
     """Yield what ``source`` yields, and a comment line whenever that takes longer than ``every`` seconds."""
     loop = asyncio.get_running_loop()
     end = loop.time() + limit
@@ -362,6 +369,7 @@ async def _with_keep_alive(source: AsyncIterator[bytes], every: float, limit: fl
             waiting.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await waiting
+        await source.aclose()
 
 
 class _Calls:
@@ -462,10 +470,12 @@ def make_server(app: Starlette, port: int) -> tuple[uvicorn.Server, socket.socke
     Raises:
         InputError: The port is taken or out of range.
     """
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    # asyncio turns Nagle's delay (40 ms an answer) off only where the protocol number is given.
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((HOST, port))
+        listener.listen(1024)  # a client that comes before the server runs waits
     except (OSError, OverflowError) as error:
         listener.close()
         said = getattr(error, "strerror", None) or error

@@ -41,6 +41,12 @@ _PARTS = (
     "apibase", "apikey", "authorization", "baseurl", "bearer", "credential", "endpoint", "header", "hostname",
     "password", "proxy", "proxies", "secret", "upstream",
 )  # fmt: skip
+# Where users' own names stand: (field, name in it); and media, whose address is for a model that reads it.
+_FREE = frozenset({
+    ("functions", "parameters"), ("logit_bias", "logit_bias"), ("messages", "audio_url"), ("messages", "image_url"),
+    ("messages", "video_url"), ("metadata", "metadata"), ("response_format", "schema"), ("tools", "parameters"),
+})  # fmt: skip
+_PLAIN = frozenset({"role", "content", "type", "text"})  # in every request, so not looked at again and again
 _HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"cache-control", b"no-store"),
@@ -168,26 +174,35 @@ def check_tree(payload: dict[str, Any]) -> None:
     Raises:
         ProxyError: 400, see :func:`parse_body`.
     """
-    todo: list[tuple[Any, int, bool]] = [(payload, 1, True)]
+    waiting: list[tuple[Any, int, str | None]] = [(payload, 1, "")]
     seen = 0
-    while todo:
-        value, depth, named = todo.pop()
+    while waiting:
+        value, depth, field = waiting.pop()
         seen += 1
         if depth > _DEPTH or seen > _NODES:
             raise refused("the body is nested too deeply or has too many values", code="bad_json")
         if isinstance(value, dict):
-            for name, entry in value.items():
-                _check_text(name)
-                known = not named or (depth == 1 and name in KNOWN)
-                if not known and names_host_or_key(name):
-                    raise refused("the body names a host or a key; the operator sets both", name[:100], "host_or_key")
-                todo.append((entry, depth + 1, not known))
+            waiting.extend((entry, depth + 1, _named(name, depth, field)) for name, entry in value.items())
         elif isinstance(value, list):
-            todo.extend((entry, depth + 1, named) for entry in value)
+            waiting.extend((entry, depth + 1, field) for entry in value)
         elif isinstance(value, str):
             _check_text(value)
         elif isinstance(value, int | float) and not (math.isfinite(value) and abs(value) < 2**64):
             raise refused("a number in the body is too large", code="bad_json")
+
+
+def _named(name: str, depth: int, field: str | None) -> str | None:
+    """Return the top-level field that ``name`` stands in, or None where any name may stand; refuse a bad name."""
+    _check_text(name)
+    if name in _PLAIN:
+        return field
+    if field is None or (field, name) in _FREE:
+        return None
+    if depth == 1 and name in KNOWN:
+        return None if (name, name) in _FREE else name
+    if names_host_or_key(name):
+        raise refused("the body names a host or a key; the operator sets both", name[:100], "host_or_key")
+    return name if depth == 1 else field
 
 
 def _check_text(text: str) -> None:
@@ -282,10 +297,11 @@ async def _until_disconnect(app: ASGIApp, scope: Scope, body: bytes, receive: Re
         if work.done():
             work.result()
     finally:
-        for task in (work, left):
-            task.cancel()
-        with contextlib.suppress(asyncio.CancelledError, Exception):
-            await asyncio.gather(work, left, return_exceptions=True)
+        left.cancel()
+        if not work.done():
+            work.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await work
 
 
 async def _run(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:

@@ -7,7 +7,7 @@ import asyncio
 import json
 import os
 import secrets
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlsplit
@@ -46,6 +46,8 @@ class Upstream(abc.ABC):
 
     async def complete_all(self, payloads: Sequence[Payload]) -> list[Completion]:
         """Return the answers to several requests; the first failure ends the others."""
+        if len(payloads) == 1:
+            return [await self.complete(payloads[0])]
         tasks = [asyncio.ensure_future(self.complete(payload)) for payload in payloads]
         try:
             return list(await asyncio.gather(*tasks))
@@ -53,7 +55,7 @@ class Upstream(abc.ABC):
             for task in tasks:
                 task.cancel()
 
-    async def stream(self, payload: Payload) -> AsyncIterator[dict[str, Any]]:
+    async def stream(self, payload: Payload) -> AsyncGenerator[dict[str, Any], None]:
         """Yield the chunks of one answer."""
         body = (await self.complete(payload)).body
         for chunk in chunk_events(body, bool((payload.get("stream_options") or {}).get("include_usage"))):
@@ -136,7 +138,7 @@ class HttpUpstream(Upstream):
         ]
         return [{"id": name[:300], "object": "model", "created": 0, "owned_by": "upstream"} for name in names]
 
-    async def stream(self, payload: Payload) -> AsyncIterator[dict[str, Any]]:
+    async def stream(self, payload: Payload) -> AsyncGenerator[dict[str, Any], None]:
         """Yield the server's chunks as they come."""
         prepared = self._prepared({**payload, "stream": True})
         try:
@@ -282,7 +284,16 @@ class LocalUpstream(Upstream):
                 raise ProxyError(
                     400, "the local model gives one answer, without tools or log-probabilities", "unsupported"
                 )
-        texts = await asyncio.get_running_loop().run_in_executor(self._thread, self._generate, list(payloads))
+        loop = asyncio.get_running_loop()
+        try:
+            texts = await loop.run_in_executor(self._thread, self._generate, list(payloads))
+        except InputError as error:
+            said = printable(str(error)[:300])
+            raise ProxyError(400, f"the local model refused the request: {said}", "upstream_refused") from None
+        except Exception as error:
+            if isinstance(error, ProxyError):
+                raise
+            raise ProxyError(502, "the local model failed", "upstream_error") from None
         return [Completion(completion_body(self._name, text)) for text in texts]
 
     async def models(self) -> list[dict[str, Any]]:
@@ -302,9 +313,9 @@ class LocalUpstream(Upstream):
             [[_turn(message) for message in payload["messages"]] for payload in payloads],
             max_new_tokens=min(asked, 4 * self._tokens),
             temperature=1.0 if first.get("temperature") is None else first["temperature"],
-            top_p=first.get("top_p") or 1.0,
+            top_p=1.0 if first.get("top_p") is None else max(first["top_p"], 1e-6),
             stop=[stop] if isinstance(stop, str) else stop,
-            seed=[secrets.randbits(31) if seed is None else abs(seed) for seed in given],
+            seed=[secrets.randbits(31) if seed is None else seed % 2**63 for seed in given],
         )
 
 
