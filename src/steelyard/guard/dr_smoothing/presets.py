@@ -111,10 +111,10 @@ def _shown(copy: Any) -> Mapping[str, Any]:
 
 
 def _bound(found: SmoothedResponse, confidence: float) -> str:
-    safe = certified_probability(found.certificate(confidence))
+    least = math.floor(1000 * certified_probability(found.certificate(confidence))) / 1000  # not rounded up
     return (
         f"From these {len(found.votes)} copies, at {confidence:.0%} confidence: a fresh vote of {found.n} on this "
-        f"prompt ends in a refusal with probability at least {math.floor(1000 * safe) / 1000:.3f}. Few copies certify little; the bound speaks "
+        f"prompt ends in a refusal with probability at least {least:.3f}. Few copies certify little; the bound speaks "
         "about this prompt only."
     )
 
