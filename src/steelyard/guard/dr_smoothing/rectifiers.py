@@ -55,10 +55,10 @@ class SpellRectifier:
     """Spelling by SymSpell, then a filter of incoherent words; no language model.
 
     Per word: letters, digits, apostrophes and hyphens are kept, in lower case; nothing left: dropped; digits: kept;
-    else the most frequent dictionary word within two edits; none: dropped. Then a word is dropped when neither of its
-    neighbours forms a known pair with it and it is no very frequent word; numbers stay. If nothing were left, the input
-    is returned. Reconstruction; English only. The dictionary (6.5 MB in symspellpy) is read once per process, at the
-    first use.
+    else the closest dictionary word within two edits that keep at least one letter, the most frequent of equals; none:
+    dropped. Then a word is dropped when neither of its neighbours forms a known pair with it and it is no very frequent
+    word; numbers stay. If nothing were left, the input is returned. Reconstruction; English only. The dictionary
+    (6.5 MB in symspellpy) is read once per process, at the first use.
 
     Args:
         coherence: Whether to apply the filter. Without it, spelling restores an attack whose words are in the
@@ -261,7 +261,7 @@ def as_rectifier(rectify: Any) -> Rectifier:
 def guarded(result: Rectified, disrupted: str, original: str, max_ratio: float = MAX_RATIO) -> Rectified:
     """Return a rectifier's result after the checks that hold for every rectifier.
 
-    A result that opens with a refusal has refused, unless the user's own text opens like that; one that is blank or
+    A result that opens with a refusal has refused, unless its phrase is the user's own; one that is blank or
     more than twice as long as its input has failed and is replaced by its input.
 
     Args:
@@ -272,7 +272,7 @@ def guarded(result: Rectified, disrupted: str, original: str, max_ratio: float =
     """
     if result.failed:
         return Rectified(disrupted, failed=True)
-    if result.refused or (looks_like_refusal(result.text) and not looks_like_refusal(original)):
+    if result.refused or looks_like_refusal(result.text, original):
         return Rectified(result.text, refused=True)
     if not result.text.strip() or len(result.text) > max_ratio * len(disrupted):
         return Rectified(disrupted, failed=True)
@@ -293,7 +293,7 @@ def read_reply(reply: str, given: str, key: str) -> Rectified:
     text = value.get(key) if isinstance(value, dict) and len(value) == 1 else None
     if isinstance(text, str):
         return Rectified(html.unescape(text).strip())
-    if looks_like_refusal(reply):
+    if looks_like_refusal(reply, given):
         return Rectified(reply[:1000].strip(), refused=True)
     return Rectified(given, failed=True)
 

@@ -41,6 +41,8 @@ class Lexicon:
 
     def coherent(self, words: Sequence[str], min_unigram: float) -> list[str]:
         """Return the words that are frequent by themselves, form a known pair with a neighbour, or are numbers."""
+        if not words:
+            return []
         linked = [f"{left} {right}" in self._pairs for left, right in itertools.pairwise(words)]
         before, after = [False, *linked], [*linked, False]
         counts = self._speller.words
@@ -51,7 +53,8 @@ class Lexicon:
         ]
 
     def _lookup(self, word: str) -> str:
-        found = self._speller.lookup(word, self._top, max_edit_distance=2)
+        edits = min(2, len(word) - 1)  # else every unknown word of two letters would become "of", the most frequent
+        found = self._speller.lookup(word, self._top, max_edit_distance=edits)
         return str(found[0].term) if found else ""
 
 
