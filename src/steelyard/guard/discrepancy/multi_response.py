@@ -73,8 +73,8 @@ def sample_answers(
     rows = [row for row, one in enumerate(done) if one.tokens] if logprobs else []
     if rows:
         asked = [prompts[row // k] for row in rows]
-        for row, scores in zip(rows, lm.token_scores(asked, [done[row].tokens for row in rows]), strict=True):
-            scored[row] = scores.logprob
+        for row, values in zip(rows, lm.logprobs(asked, [done[row].tokens for row in rows]), strict=True):
+            scored[row] = values
     found = []
     for start in range(0, len(done), k):
         mine = done[start : start + k]
