@@ -63,6 +63,7 @@ def test_data_list(steelyard):
     rows = {row["name"]: row for row in json.loads(out)}
     assert rows["digits"]["here"] == "embedded"
     assert rows["adult"]["licence"] == "CC BY 4.0"
+    assert [rows[name]["from"] for name in ("adult", "advbench", "digits")] == ["download", "mirror only", "package"]
 
 
 @pytest.fixture
@@ -85,6 +86,14 @@ def test_data_that_is_not_here(steelyard, nowhere):
     assert (code, out) == (3, "")
     assert "adult" in err
     assert "Traceback" not in err
+
+
+def test_data_that_only_a_mirror_has(steelyard, nowhere):
+    for command in ("path", "fetch"):
+        code, out, err = steelyard("data", command, "advbench")
+        assert (code, out) == (3, "")
+        assert "data set 'advbench' is not here, and it is in a mirror folder only" in err
+        assert "Traceback" not in err
 
 
 def test_data_fetch_shows_where_it_is(steelyard, monkeypatch, tmp_path):

@@ -9,6 +9,7 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -52,6 +53,15 @@ def test_the_mirror_agrees_with_the_registry(mirror):
         counted = [rows[file.path] for file in dataset.mirror if rows[file.path] is not None]
         parallel = counted == [dataset.rows] * len(dataset.mirror)  # images and labels; else parts of one whole
         assert parallel or sum(counted) in (0, dataset.rows)
+
+
+def test_the_docs_list_every_set_and_how_to_get_it():
+    page = (Path(__file__).parents[2] / "docs" / "bring-your-own-data.md").read_text(encoding="utf-8")
+    for dataset in DATASETS.values():
+        source = "embedded" if dataset.embedded else "mirror only" if dataset.mirror_only else "download"
+        row = next(line for line in page.splitlines() if line.startswith("|") and f"`{dataset.name}`" in line)
+        assert row.endswith(f"| {source} |")
+        assert re.search(rf"\b{dataset.rows:,}\b", row)
 
 
 def test_an_unknown_name_is_corrected():
