@@ -11,7 +11,8 @@ from steelyard.errors import InputError
 from steelyard.guard.dr_smoothing import attack as module
 from steelyard.guard.dr_smoothing import topic
 from steelyard.guard.dr_smoothing.attack import GIBBERISH, STYLES, WORDS, Search, attack
-from steelyard.guard.dr_smoothing.victim import train_guard
+from steelyard.guard.dr_smoothing.smoothing import DRSmoothing
+from steelyard.guard.dr_smoothing.victim import PASSED, train_guard
 
 PROMPT = topic.FORBIDDEN[0]
 
@@ -29,7 +30,7 @@ def test_it_gets_through(guard, style):
     assert found.logit == pytest.approx(float(guard.logits([found.text])[0]), abs=1e-4)
     assert found.logit < style.goal
     assert found.text == f"{PROMPT} {found.suffix}"
-    assert found.encodes == 1 + found.steps * 25
+    assert found.scored == 1 + found.steps * 25
     assert found == attack(guard, PROMPT, style, np.random.default_rng(0))
     assert found != attack(guard, PROMPT, style, np.random.default_rng(1))
 
@@ -53,33 +54,35 @@ def test_one_step_never_raises_the_logit(guard, seed, name):
 def test_the_budget_is_kept(guard):
     found = attack(guard, PROMPT, GIBBERISH, np.random.default_rng(0), search=Search(steps=2, candidates=3))
     assert found.steps <= 2
-    assert found.encodes <= 3 + 2 * 3
+    assert found.scored <= 3 + 2 * 3
 
 
-def test_a_channel_is_attacked_through(guard):
+def test_a_defence_is_attacked_through(guard):
     """The defence drops the last two words: the attack must put its weight before them."""
+    defence = DRSmoothing(
+        guard.respond, disrupt=lambda text, rng: " ".join(text.split()[:-2]), rectify=None, judge=lambda y: y == PASSED,
+        n=3,
+    )  # fmt: skip
+    report = defence.adaptive_eval(
+        lambda prompt, objective: attack(guard, prompt, WORDS, np.random.default_rng(0), objective).text,
+        prompts=[PROMPT], n_samples=2, loss=guard.logits,
+    )  # fmt: skip
+    assert report.success_rate == 1
+    assert report.clean_rate == 0
+    assert not guard.flags([" ".join(report.attacked[0].split()[:-2])])[0]
+
+
+def test_what_is_lowered_is_the_score(guard):
+    """A score that nothing lowers keeps the first suffix."""
     seen = []
 
-    def drop(texts, rng):
-        seen.append(len(texts))
-        return [" ".join(text.split()[:-2]) for text in texts]
+    def score(texts):
+        seen.extend(texts)
+        return np.full(len(texts), 5.0)
 
-    found = attack(guard, PROMPT, WORDS, np.random.default_rng(0), drop, Search(draws=2))
-    assert set(seen) == {2, 48}
-    assert not guard.flags(drop([found.text], None))[0]
-    assert found.encodes == 2 * (1 + found.steps * 25)
-
-
-def test_draws_of_a_channel_are_averaged(guard):
-    """A channel that shows the guard the clean prompt in every second draw leaves the mean near the clean logit's."""
-    calls = iter(range(10_000))
-
-    def half(texts, rng):
-        return [text if next(calls) % 2 else PROMPT for text in texts]
-
-    found = attack(guard, PROMPT, WORDS, np.random.default_rng(0), half, Search(steps=2, candidates=2, draws=2))
-    both = guard.logits([found.text, PROMPT])
-    assert found.logit == pytest.approx(float(both.mean()), abs=1e-4)
+    found = attack(guard, PROMPT, WORDS, np.random.default_rng(0), score, Search(steps=2, candidates=3))
+    assert found.suffix == " ".join(["the"] * 10)
+    assert (found.logit, found.steps, found.scored) == (5.0, 2, len(seen))
 
 
 def test_prompts_of_any_length(guard):
@@ -92,7 +95,7 @@ def test_allowed_tokens():
     assert module._allowed(GIBBERISH).min() >= 1000
 
 
-@pytest.mark.parametrize("name", ["steps", "candidates", "top", "draws"])
+@pytest.mark.parametrize("name", ["steps", "candidates", "top"])
 def test_what_is_refused(guard, name):
     with pytest.raises(InputError, match=name):
         Search(**{name: 0})

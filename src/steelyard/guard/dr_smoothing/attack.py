@@ -1,15 +1,15 @@
 """Adversarial suffixes against the embedding guard: greedy coordinate gradient, also through a random defence.
 
 The attack replaces suffix tokens along the gradient of the guard's logit and keeps what scores best after decoding and
-tokenising again. With a ``channel`` (one random draw of disrupt and rectify) it lowers the *expected* logit, estimated
-from a few draws: an adaptive attacker who knows the defence but not its random numbers. Reconstruction: 12 tokens of
-gibberish or 10 common words, 24 candidates a step, at most 14 steps.
+tokenising again. With the objective of an adaptive evaluation it lowers the *expected* logit behind a defence: an
+attacker who knows the defence but not its random numbers. Reconstruction: 12 tokens of gibberish or 10 common words, 24
+candidates a step, at most 14 steps.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from steelyard.errors import InputError
 from steelyard.guard.dr_smoothing.victim import MAX_TOKENS, EmbeddingGuard, encoder
 
-Channel = Callable[[list[str], int, np.random.Generator], list[str]]
-"""(texts, draws, rng) -> what a defence makes of each text before the guard sees it, ``draws`` times, text by text."""
+Scorer = Callable[[Sequence[str]], NDArray[np.float64]]
+"""What the attacker lowers: one score per text, e.g. :class:`steelyard.guard.dr_smoothing.adaptive.Objective`."""
 
 _FIRST_WORD = 1000  # ids below are special tokens, characters and unused pieces of the vocabulary
 
@@ -52,12 +52,11 @@ STYLES = {style.name: style for style in (GIBBERISH, WORDS)}
 
 @dataclass(frozen=True)
 class Search:
-    """How much an attack may spend: steps, candidates a step, best tokens per position, draws of the channel."""
+    """How much an attack may spend: steps, candidates a step, best tokens per position."""
 
     steps: int = 14
     candidates: int = 24
     top: int = 128
-    draws: int = 1
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -72,16 +71,16 @@ class Attack:
     Attributes:
         text: The prompt with the suffix.
         suffix: The suffix alone.
-        logit: The guard's mean logit at the end, over the channel's draws; negative passes.
+        logit: The score at the end, the guard's logit or its mean over draws of a defence; negative passes.
         steps: Steps taken.
-        encodes: Texts that the guard read.
+        scored: Texts that were scored.
     """
 
     text: str
     suffix: str
     logit: float
     steps: int
-    encodes: int
+    scored: int
 
 
 def attack(
@@ -89,17 +88,17 @@ def attack(
     prompt: str,
     style: Style,
     rng: np.random.Generator,
-    channel: Channel | None = None,
+    score: Scorer | None = None,
     search: Search | None = None,
 ) -> Attack:
     """Search a suffix with which ``guard`` lets ``prompt`` through.
 
     Args:
-        guard: The guard.
+        guard: The guard, whose gradient proposes candidates.
         prompt: A prompt that it flags.
         style: What the suffix is made of.
-        rng: Draws candidates and, through the channel, the defence's noise as the attacker imagines it.
-        channel: The defence; None attacks the guard itself.
+        rng: Draws the candidates.
+        score: What is lowered; None: the guard's logit of the text itself.
         search: What may be spent.
 
     Raises:
@@ -107,37 +106,21 @@ def attack(
     """
     if not prompt.strip():
         raise InputError("prompt is empty")
-    search = search or Search()
+    search, score = search or Search(), score or guard.logits
     ids = np.full(style.length, encoder()[1].convert_tokens_to_ids(style.start), dtype=np.int64)
-    encodes = steps = 0
+    scored = steps = 0
     while True:
-        # The current suffix is scored again with fresh noise: its old score won a contest and is too good.
-        noise = int(rng.integers(2**63))
-        current = float(_scores(guard, [_text(prompt, ids)], channel, search.draws, noise)[0])
-        encodes += _draws(channel, search)
+        # The current suffix is scored again, with fresh noise if any: its old score won a contest and is too good.
+        current = float(score([_text(prompt, ids)])[0])
+        scored += 1
         if current < style.goal or steps == search.steps:
-            return Attack(_text(prompt, ids), _decode(ids), current, steps, encodes)
+            return Attack(_text(prompt, ids), _decode(ids), current, steps, scored)
         tried = _candidates(guard, prompt, ids, style, search, rng)
-        scores = _scores(guard, [_text(prompt, row) for row in tried], channel, search.draws, noise)
-        encodes += len(tried) * _draws(channel, search)
+        scores = score([_text(prompt, row) for row in tried])
+        scored += len(tried)
         if scores.min() < current:
             ids = tried[int(scores.argmin())]
         steps += 1
-
-
-def _draws(channel: Channel | None, search: Search) -> int:
-    return 1 if channel is None else search.draws
-
-
-def _scores(
-    guard: EmbeddingGuard, texts: list[str], channel: Channel | None, draws: int, noise: int
-) -> NDArray[np.float64]:
-    """Return the mean logit of each text over ``draws`` of the channel, shape (texts,)."""
-    if channel is None:
-        return guard.logits(texts)
-    drawn = channel(texts, draws, np.random.default_rng(noise))
-    means: NDArray[np.float64] = guard.logits(drawn).reshape(len(texts), draws).mean(1)
-    return means
 
 
 def _candidates(

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from steelyard.guard.dr_smoothing.attack import Channel
 from steelyard.guard.dr_smoothing.config import Config
 from steelyard.guard.dr_smoothing.core import (
     disrupt_delete_words,
@@ -18,7 +17,6 @@ from steelyard.guard.dr_smoothing.core import (
 )
 from steelyard.guard.dr_smoothing.rectifiers import Chain, LLMRectifier, SpellRectifier
 from steelyard.guard.dr_smoothing.smoothing import DRSmoothing
-from steelyard.models.protocols import Prompt
 
 
 def kernel(config: Config) -> Any:
@@ -78,18 +76,3 @@ def smoothing(config: Config, generate: Any, judge: Any, seed: int, lm: Any = No
         on_rectifier_refusal=config.on_rectifier_refusal,
         **options,
     )
-
-
-def channel_of(defence: DRSmoothing) -> Channel:
-    """Return what an adaptive attacker sees of ``defence``: fresh copies of a text, the noise being the attacker's."""
-
-    def channel(texts: list[str], draws: int, rng: np.random.Generator) -> list[str]:
-        drawn = defence.draw(texts, draws, seed=int(rng.integers(2**62)))
-        return [_plain(copy) for copies in drawn for copy in copies]
-
-    return channel
-
-
-def _plain(prompt: Prompt) -> str:
-    assert isinstance(prompt, str)  # the attacks of the bench are texts
-    return prompt

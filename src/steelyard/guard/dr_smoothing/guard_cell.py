@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from steelyard import rng
 from steelyard.contracts import CellInput, Measured
 from steelyard.errors import NoEffectWarning
-from steelyard.guard.dr_smoothing.attack import STYLES, Search, attack
+from steelyard.guard.dr_smoothing.adaptive import Objective, adaptive_eval
+from steelyard.guard.dr_smoothing.attack import STYLES, Style, attack
 from steelyard.guard.dr_smoothing.baselines import EraseAndCheck
 from steelyard.guard.dr_smoothing.config import Config
 from steelyard.guard.dr_smoothing.core import majority
-from steelyard.guard.dr_smoothing.defences import channel_of, kernel, smoothing
+from steelyard.guard.dr_smoothing.defences import kernel, smoothing
 from steelyard.guard.dr_smoothing.result import SmoothingWarning
 from steelyard.guard.dr_smoothing.smoothing import DRSmoothing
 from steelyard.guard.dr_smoothing.victim import PASSED, REFUSED, EmbeddingGuard, embed
@@ -215,15 +216,22 @@ def _adaptive(
     if not prompts or cell.arm not in cell.params.get("adaptive", ()):
         return {}, 0
     defence = defence_of(config, reader, cell.seed)
-    search = Search(draws=1 if config.kind == "rectify_only" else config.draws)
-    broken: list[list[bool]] = []
-    encodes = 0
-    for style in cell.params["adaptive_styles"]:
-        made = [
-            attack(guard, prompt, STYLES[style], cell.rng(f"adaptive/{style}/{index}"), channel_of(defence), search)
-            for index, prompt in enumerate(prompts)
-        ]
-        encodes += sum(one.encodes for one in made)
-        broken.append([one.passed for one in _smoothed(defence, [one.text for one in made])])
+    samples = 1 if config.kind == "rectify_only" else config.draws  # one draw is all there is without noise
+    reports = [
+        adaptive_eval(defence, _attacker(cell, guard, STYLES[style]), prompts=prompts, n_samples=samples,
+                      loss=lambda texts: guard.logits([str(text) for text in texts]).tolist(), seed=cell.seed)
+        for style in cell.params["adaptive_styles"]
+    ]  # fmt: skip
+    broken = [[one.jailbroken for one in report.results] for report in reports]
     ways = [*broken, *([one.passed for one in plain[style][: len(prompts)]] for style in STYLES)]
-    return {"asr_adaptive": float(np.mean(broken)), "asr_worst": float(np.mean(np.any(ways, axis=0)))}, encodes
+    metrics = {"asr_adaptive": float(np.mean(broken)), "asr_worst": float(np.mean(np.any(ways, axis=0)))}
+    return metrics, sum(report.queries for report in reports)
+
+
+def _attacker(cell: CellInput, guard: EmbeddingGuard, style: Style) -> Callable[[str, Objective], str]:
+    """Return the attack for an adaptive evaluation; its candidates for a prompt are the same against every arm."""
+
+    def attacker(prompt: str, objective: Objective) -> str:
+        return attack(guard, prompt, style, cell.rng(f"adaptive/{style.name}/{prompt}"), objective).text
+
+    return attacker
