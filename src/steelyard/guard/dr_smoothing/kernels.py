@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
@@ -35,7 +36,7 @@ class Kernel(Protocol):
         """Return a disrupted copy of ``text``."""
 
 
-class BaseKernel:
+class BaseKernel(ABC):
     """Checks of the text, and the settings as a mapping; the subclasses are frozen dataclasses."""
 
     name: ClassVar[str]
@@ -61,8 +62,9 @@ class BaseKernel:
             raise InputError("rng is no numpy.random.Generator: make one with numpy.random.default_rng(seed)")
         return self._apply(text, rng)
 
+    @abstractmethod
     def _apply(self, text: str, rng: np.random.Generator) -> str:
-        raise AssertionError("every kernel defines it")  # pragma: no cover
+        """Return a disrupted copy of a text that is not empty."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import betainc, betaincc, betaincinv, rel_entr
+from scipy.special import betainc, betaincinv, rel_entr
 
 from steelyard.errors import InputError, NoEffectWarning
 from steelyard.guard.dr_smoothing.arguments import (
@@ -54,7 +54,7 @@ def defense_success_probability(p: ArrayLike, n: int, gamma: float = 0.5) -> flo
         InputError: An argument is out of range.
     """
     t = vote_threshold(n, gamma)
-    return _plain(betaincc(t + 1, n - t, fractions("p", p)))
+    return _plain(betainc(n - t, t + 1, 1 - fractions("p", p)))
 
 
 def success_probability_bounds(p: ArrayLike, n: int, gamma: float = 0.5) -> tuple[float, float] | tuple[Floats, Floats]:
@@ -163,7 +163,7 @@ def copies_needed(
     while start <= n_max:
         n = np.arange(start, min(n_max + 1, start + step * block), step)
         t = np.minimum(n - 1, shares_of(n, gamma))
-        enough = np.flatnonzero(betaincc(t + 1, n - t, p) >= 1 - delta)
+        enough = np.flatnonzero(betainc(n - t, t + 1, 1 - p) >= 1 - delta)
         if enough.size:
             return int(n[enough[0]])
         start, block = int(n[-1]) + step, 2 * block
