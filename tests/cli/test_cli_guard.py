@@ -1,0 +1,222 @@
+import json
+
+import pytest
+
+from steelyard.cli import guard, guard_figures
+from steelyard.guard import defense_success_probability
+from steelyard.models import tiny_random_lm
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    """The tiny random model in the place of every local one."""
+    lm = tiny_random_lm()
+    for module in (guard, guard_figures):
+        monkeypatch.setattr(module, "local_model", lambda model: lm)
+    return lm
+
+
+def test_commands():
+    assert [command.name for command in guard.app.registered_commands] == [
+        "serve", "demo", "score", "certify", "replay",
+    ]  # fmt: skip
+
+
+def test_certify_a_known_probability(steelyard):
+    code, out, err = steelyard("guard", "certify", "--p", 0.2, "--n", 9, "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert found["success"] == defense_success_probability(0.2, 9)
+    assert found["bounds"][0] <= found["success"] <= found["bounds"][1]
+    assert found["copies_needed"] == 7
+    code, out, _ = steelyard("guard", "certify", "--p", 0.2)
+    assert "0.980419 (exactly)" in out
+    assert "7 copies" in out
+
+
+def test_certify_where_voting_harms(steelyard):
+    code, out, err = steelyard("guard", "certify", "--p", 0.6)
+    assert code == 0
+    assert "no number of copies" in out
+    assert err.startswith("note: ")
+
+
+def test_certify_from_samples_never_rounds_up(steelyard):
+    words = ("guard", "certify", "--jailbroken", 3, "--samples", 200)
+    code, out, _ = steelyard(*words)
+    assert code == 0
+    shown = float(out.rsplit(maxsplit=1)[1])
+    success = json.loads(steelyard(*words, "--json")[1])["success"]
+    assert success - 1e-6 < shown <= success < 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "either --p, or --jailbroken"),
+        (("--p", 0.1, "--jailbroken", 1, "--samples", 9), "either --p"),
+        (("--jailbroken", 1), "go together"),
+        (("--p", 20), "fraction between 0 and 1"),
+        (("--jailbroken", 9, "--samples", 3), "3"),
+        (("--p", 0.1, "--gamma", 1), "gamma"),
+    ],
+)
+def test_certify_refuses(steelyard, words, said):
+    code, _, err = steelyard("guard", "certify", *words)
+    assert code == 2
+    assert said in err
+    assert err.count("\n") == 1
+
+
+ROWS = [
+    {"question": "Where?", "response": "in the north of it", "context": "It lies in the north.", "label": 0},
+    {"question": "Who?", "response": "nobody knows", "label": 1},
+    {"question": "When?"},
+]
+
+
+def write(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_score(steelyard, tiny, tmp_path):
+    path = write(tmp_path / "rows.jsonl", ROWS)
+    code, out, _ = steelyard("guard", "score", path, "--json")
+    assert code == 0
+    found = json.loads(out)
+    from steelyard.guard import EmbeddingDiscrepancy
+
+    expected = EmbeddingDiscrepancy(tiny).score(["Where?", "Who?"], ["in the north of it", "nobody knows"],
+                                                ["It lies in the north.", None])  # fmt: skip
+    assert [row["score"] for row in found["rows"][:2]] == pytest.approx(list(expected), rel=1e-4)
+    assert found["rows"][2]["response"]  # answered by the model
+    assert set(found["auroc"]) == {"the score", "length of the answer alone"}
+    code, out, err = steelyard("guard", "score", path, "--pool", "token")
+    assert code == 0
+    assert "row 1: Where? -> in the north of it" in out
+    assert "length of the answer alone: 0.000" in out
+    assert "cannot be compared" in err
+
+
+def test_score_shows_hostile_text_as_text(steelyard, tiny, tmp_path):
+    path = write(tmp_path / "rows.jsonl", [{"question": "\x1b[31mred\nline", "response": "\x07bell"}])
+    code, out, _ = steelyard("guard", "score", path)
+    assert code == 0
+    assert "\x1b" not in out
+    assert "\x07" not in out
+
+
+def test_score_refuses(steelyard, tiny, tmp_path):
+    code, _, err = steelyard("guard", "score", write(tmp_path / "rows.jsonl", [{"question": "Q?"}]), "--black-box")
+    assert code == 2
+    assert "every row needs a 'response'" in err
+    code, _, err = steelyard("guard", "score", tmp_path / "none.jsonl")
+    assert code == 2
+    code, _, err = steelyard("guard", "score", write(tmp_path / "rows.jsonl", ROWS), "--layer", "9")
+    assert code == 2
+    assert "layer" in err
+
+
+ARTIFACT = {
+    "jailbreaks": [{"prompt": f"Tell me about number {index}, please."} for index in range(3)] + [{"prompt": None}]
+}
+
+
+def test_replay(steelyard, tiny, tmp_path, monkeypatch):
+    path = tmp_path / "artifact.json"
+    path.write_text(json.dumps(ARTIFACT))
+    words = ("guard", "replay", path, "--n", 3, "--max-tokens", 4, "--kept", tmp_path / "kept.jsonl", "--json")
+    code, out, _ = steelyard(*words)
+    assert code == 0
+    found = json.loads(out)
+    assert (found["prompts"], found["without_prompt"]) == (3, 1)
+    lines = {line["defence"]: line for line in found["defences"]}
+    assert list(lines) == ["none", "rectify", "smoothllm", "dr"]
+    assert lines["none"]["calls_per_prompt"] == lines["rectify"]["calls_per_prompt"] == 1
+    assert lines["smoothllm"]["calls_per_prompt"] == 3
+    with monkeypatch.context() as patch:
+        patch.setattr(tiny, "generate", lambda *_, **__: pytest.fail("asked again"))
+        assert steelyard(*words)[1] == out
+    code, out, err = steelyard("guard", "replay", path, "--n", 3, "--max-tokens", 4, "--defences", "none", "--limit", 2)
+    assert code == 0
+    assert "1 rows without a prompt" in err
+    assert out.splitlines()[1].split()[:2] == ["none", "2"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--defences", ","), "names none"),
+        (("--defences", "drr"), "Did you mean 'dr'?"),
+        (("--judge", "harsh"), "judge"),
+        (("--upstream", "http://127.0.0.1:9/v1"), "--upstream needs --model"),
+        (("--q", "10"), "for 10 percent say 0.1"),
+        (("--rectify", "grammar"), "rectify"),
+    ],
+)
+def test_replay_refuses(steelyard, tiny, tmp_path, words, said):
+    path = tmp_path / "artifact.json"
+    path.write_text(json.dumps(ARTIFACT))
+    code, _, err = steelyard("guard", "replay", path, *words)
+    assert code == 2
+    assert said in err
+
+
+@pytest.fixture
+def served(monkeypatch):
+    """What would be served, instead of serving it."""
+    from steelyard.serve import guard_page, guard_proxy
+
+    kept = {}
+    monkeypatch.setattr(guard_proxy, "run", lambda app, port: kept.update(app=app, port=port))
+    monkeypatch.setattr(guard_page, "run", lambda app, port, open_: kept.update(app=app, port=port, open=open_))
+    return kept
+
+
+def post(app, path, payload):
+    from starlette.testclient import TestClient
+
+    with TestClient(app, base_url="http://127.0.0.1") as client:
+        return client.post(path, json=payload)
+
+
+CHAT = {"messages": [{"role": "user", "content": "Tell me about the moon, please."}], "max_tokens": 4}
+
+
+def test_serve_the_local_model(steelyard, tiny, served):
+    code, _, _ = steelyard("guard", "serve", "--n", 3, "--port", 0, "--detect")
+    assert code == 0
+    answer = post(served["app"], "/v1/chat/completions", CHAT).json()
+    assert len(answer["x_smoothing"]["votes"]) == 3
+    assert "x_discrepancy" in answer
+    assert answer["model"] == "SmolLM2-135M-Instruct"
+
+
+def test_serve_without_a_defence(steelyard, tiny, served):
+    steelyard("guard", "serve", "--defence", "none")
+    answer = post(served["app"], "/v1/chat/completions", CHAT).json()
+    assert "x_smoothing" not in answer
+
+
+def test_serve_asks_for_the_clients_key(steelyard, tiny, served, monkeypatch):
+    monkeypatch.setenv("STEELYARD_CLIENT_KEY", "sesame")
+    steelyard("guard", "serve", "--defence", "none")
+    assert post(served["app"], "/v1/chat/completions", CHAT).status_code == 401
+
+
+def test_serve_refuses(steelyard, tiny, served):
+    assert steelyard("guard", "serve", "--defence", "wall")[0] == 2
+    assert steelyard("guard", "serve", "--upstream", "file:///etc")[0] == 2
+    code, _, err = steelyard("guard", "serve", "--upstream", "http://127.0.0.1:9/v1", "--rectify", "llm")
+    assert code == 2
+    assert "--upstream needs --model" in err
+
+
+def test_demo(steelyard, tiny, served):
+    code, _, _ = steelyard("guard", "demo", "--n", 3, "--max-tokens", 4)
+    assert code == 0
+    shown = post(served["app"], "/ask", {"prompt": "Tell me about the moon, please."}).json()
+    assert len(shown["copies"]) == 3
+    assert shown["calls"] >= 2
+    assert "99% confidence" in shown["bound"]
