@@ -123,9 +123,9 @@ def selfcheck(
     """
     if len(answers) != len(samples):
         raise InputError(f"answers and samples must be equally long, got {len(answers)} and {len(samples)}")
-    if hasattr(similarity, "encode"):
-        return np.array([1 - _to_samples(similarity, *pair) for pair in zip(answers, samples, strict=True)])
-    like: Callable[[str, str], float] = word_overlap if similarity == "ngram" else similarity
+    like: Any = word_overlap if similarity == "ngram" else similarity
+    if not isinstance(like, str) and hasattr(like, "encode"):
+        return np.array([1 - _to_samples(like, *pair) for pair in zip(answers, samples, strict=True)])
     if not callable(like):
         raise InputError(f"similarity must be 'ngram', an embedder or a function of two texts, got {similarity!r}")
     pairs = zip(answers, samples, strict=True)

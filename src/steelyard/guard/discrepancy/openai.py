@@ -33,7 +33,7 @@ class DiscrepancyDetector:
         except InputError as error:
             return {"x_discrepancy": {"score": None, "hallucinated": None, "reason": str(error)[:300]}}
         threshold = self.detector.threshold
-        verdict = None if threshold is None else value > threshold
+        verdict = None if threshold is None else bool(value > threshold)
         return {"x_discrepancy": {"score": value, "hallucinated": verdict, "threshold": threshold}}
 
     def _score(self, messages: Sequence[Mapping[str, str]], text: str) -> float:
