@@ -17,6 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from steelyard.serve.chat_api import JSON_TYPE, Limits, refused, to_json
 
+_HEAD_BYTES = 16384  # h11 holds heads that come in pieces to this, not those that come at once
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
 _FRAMING = re.compile(rb"\n(content-length|transfer-encoding)[ \t]*:", re.IGNORECASE)
 _CHUNKED = re.compile(rb"\ntransfer-encoding:[ \t]*chunked[ \t]*\r?\n", re.IGNORECASE)
@@ -30,6 +31,8 @@ def framing_fault(received: bytes) -> str | None:
     end = _HEAD_END.search(received)
     if end is None:
         return None
+    if end.start() > _HEAD_BYTES:
+        return "the head is too long"
     head = received[: end.start()] + b"\n"
     if b"\n " in head or b"\n\t" in head:
         return "a header is folded over two lines"
@@ -69,7 +72,7 @@ class _GuardedProtocol(H11Protocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.conn = _StrictConnection(h11.SERVER, self.config.h11_max_incomplete_event_size or 16384)
+        self.conn = _StrictConnection(h11.SERVER, self.config.h11_max_incomplete_event_size or _HEAD_BYTES)
         self.limit_concurrency = None  # counted in connection_made: uvicorn's own answer is plain text
         self._clock: asyncio.TimerHandle | None = None
         self._awaited = ""
