@@ -17,7 +17,7 @@ from steelyard.contracts import CellInput
 from steelyard.errors import InputError
 from steelyard.guard.discrepancy.labels import label_answers
 from steelyard.guard.discrepancy.prompts import answer_ids, build_prompts
-from steelyard.guard.discrepancy.tasks import Pair, Question, questions_of
+from steelyard.guard.discrepancy.tasks import Pair, Question, questions_of, wanted
 from steelyard.models.default import load_default_lm
 from steelyard.models.transformers_lm import TransformersLM
 
@@ -72,17 +72,17 @@ def live_answers(cell: CellInput, lm: TransformersLM, layers: Sequence[int]) -> 
     Raises:
         InputError: Fewer than ``least`` answers of one class after all questions of the part, or three times as many.
     """
-    asked, wanted, least = questions_of(cell), int(cell.params["answers"]), int(cell.params["least"])
-    end = min(wanted, len(asked))
+    asked, (count, least) = questions_of(cell), wanted(cell)
+    end = min(count, len(asked))
     done = _answer(cell, lm, layers, asked[:end])
-    most = min(len(asked), MOST * wanted)
+    most = min(len(asked), MOST * count)
     while min(int(done.wrong.sum()), int((~done.wrong).sum())) < least:
         if end >= most:
             raise InputError(
                 f"task '{cell.task}', seed {cell.seed}: {int(done.wrong.sum())} of {len(done.wrong)} answers wrong; "
                 f"at least {least} of each class are needed, so give more questions"
             )
-        start, end = end, min(most, end + max(1, wanted // 3))
+        start, end = end, min(most, end + max(1, count // 3))
         done = _joined(done, _answer(cell, lm, layers, asked[start:end]))
     return done
 

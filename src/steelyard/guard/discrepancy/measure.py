@@ -5,7 +5,6 @@ Scores are "higher = more likely hallucinated" throughout; ``wrong`` is True for
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -139,10 +138,3 @@ def _checked(scores: Any, wrong: Any) -> tuple[Vector, Flags]:
 
 def _first(where: Flags) -> int:
     return int(np.flatnonzero(where)[0])
-
-
-def best_layer(scores_by_layer: Sequence[Any], wrong: Any) -> tuple[int, float]:
-    """Return the place and the area of the layer that is best *with labels*: an oracle, not a method."""
-    areas = [auroc(scores, wrong) for scores in scores_by_layer]
-    place = int(np.argmax(areas))
-    return place, areas[place]

@@ -25,10 +25,10 @@ from steelyard.guard.discrepancy.labels import contains_gold
 from steelyard.guard.discrepancy.questions import PASSAGES
 from steelyard.models import smollm2
 
-PARTS = {"questions": 6, "planted": 6}
-"""Into how many disjoint parts a task's questions are split, one for each seed; ``_PARTS`` elsewhere."""
+SEEDS = {"questions": 6, "planted": 6, "own": 8, "own_answers": 8}
+"""How many seeds a task's questions are enough for; ``_SEEDS`` elsewhere."""
 
-_PARTS, _OWN_PARTS = 10, 8
+_SEEDS, _OWN_SEEDS = 10, SEEDS["own"]
 _LEAST_PER_PART = 4
 _TEXT_LIMIT = 200_000  # letters of a user's text; far above what a model reads
 
@@ -127,22 +127,28 @@ def _numbered(contexts: Sequence[str | None]) -> tuple[Any, Any]:
 
 
 def part_of(cell: CellInput, items: int) -> list[int]:
-    """Return which of ``items`` questions are the cell's, in the order in which they are drawn; no seed shares one.
+    """Return which of ``items`` questions are the cell's, in the order in which they are drawn.
+
+    The questions are split into disjoint parts, one for each seed and one more that only tuning sees; the user's own
+    questions are not tuned on and leave none out.
 
     Raises:
         InputError: The seed is beyond the parts that the data are enough for.
     """
-    parts = parts_of(cell.task)
-    if cell.seed >= parts:
-        raise InputError(f"the data of task '{cell.task}' are split into {parts} parts; seed {cell.seed} has none")
+    seeds = SEEDS.get(cell.task, _SEEDS)
+    parts = seeds if cell.task.startswith("own") else seeds + 1
+    part = cell.seed if cell.root != "tuning" else parts - 1
+    if cell.seed >= seeds:
+        raise InputError(f"the data of task '{cell.task}' are split for {seeds} seeds; there is no seed {cell.seed}")
     mixed = rng.generator("discrepancy", f"{cell.task}/parts", 0).permutation(items)
-    own: list[int] = mixed[cell.seed :: parts].tolist()
+    own: list[int] = mixed[part::parts].tolist()
     return own
 
 
-def parts_of(task: str) -> int:
-    """Return into how many parts the questions of ``task`` are split."""
-    return PARTS.get(task, _OWN_PARTS if task.startswith("own") else _PARTS)
+def wanted(cell: CellInput) -> tuple[int, int]:
+    """Return how many answers a cell judges, and how many of each class it needs at least."""
+    own = "own_" if cell.task.startswith("own") else ""
+    return int(cell.params[f"{own}answers"]), int(cell.params[f"{own}least"])
 
 
 def questions_of(cell: CellInput) -> list[Question]:
@@ -248,8 +254,8 @@ def user_task(source: Any, **options: Any) -> Task:
 
 
 def _check_rows(rows: Sequence[QARow]) -> None:
-    if len(rows) < _OWN_PARTS * _LEAST_PER_PART:
-        raise InputError(f"data has {len(rows)} rows; at least {_OWN_PARTS * _LEAST_PER_PART} are needed")
+    if len(rows) < _OWN_SEEDS * _LEAST_PER_PART:
+        raise InputError(f"data has {len(rows)} rows; at least {_OWN_SEEDS * _LEAST_PER_PART} are needed")
     given = rows[0].response is not None
     for number, row in enumerate(rows, 1):
         where = f"data, row {number}"
@@ -270,10 +276,10 @@ def _given(rows: Sequence[QARow]) -> Arrays:
         not contains_gold(row.response or "", row.answers) if row.hallucinated is None else row.hallucinated
         for row in rows
     ]
-    if min(wrong.count(True), wrong.count(False)) < _OWN_PARTS:
+    if min(wrong.count(True), wrong.count(False)) < _OWN_SEEDS:
         raise InputError(
             f"data has {wrong.count(True)} made-up and {wrong.count(False)} right answers; "
-            f"at least {_OWN_PARTS} of each are needed"
+            f"at least {_OWN_SEEDS} of each are needed"
         )
     numbers = {question: number for number, question in enumerate(dict.fromkeys(row.question for row in rows))}
     return _pairs(

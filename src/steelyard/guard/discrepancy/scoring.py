@@ -1,0 +1,233 @@
+"""Every score of a cell, from the same answers, each with what it took beyond giving the answer.
+
+Costs count what a deployment would add: states, likelihoods and the prompt's cache are there once the model has
+answered, so likelihoods are free, D and PMI run the answer alone, and methods with K samples pay for the samples.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steelyard.errors import InputError
+from steelyard.guard.discrepancy import baselines, multi_response
+from steelyard.guard.discrepancy.answering import Answers
+from steelyard.guard.discrepancy.black_box import BlackBoxDiscrepancy
+from steelyard.guard.discrepancy.core import Distance, Pool, discrepancy_from_states
+from steelyard.guard.discrepancy.detector import EmbeddingDiscrepancy
+from steelyard.guard.discrepancy.length import fit_length_adjustment
+from steelyard.guard.discrepancy.measure import probe_scores
+from steelyard.guard.discrepancy.multi_response import Samples
+from steelyard.guard.discrepancy.passes import Pair
+
+Vector = NDArray[np.float64]
+TIMED = 8  # answers on which both passes are timed; their scores come from passes that other scores need as well
+_CHUNK = 16
+
+
+class Column(NamedTuple):
+    """One arm's scores, shape (n,), and its cost per answer: tokens run and seconds of processor time."""
+
+    scores: Vector
+    tokens: float = 0.0
+    cpu: float = 0.0
+
+
+class Scored(NamedTuple):
+    """All columns of a cell, and the scores of D by layer, shape (L, n)."""
+
+    columns: dict[str, Column]
+    by_layer: Vector
+
+
+def timed(work: Callable[[], Any], answers: int) -> tuple[Any, float]:
+    """Return what ``work`` returns and its processor time per answer, in seconds."""
+    start = time.process_time()
+    found = work()
+    return found, (time.process_time() - start) / max(1, answers)
+
+
+def single_columns(detector: EmbeddingDiscrepancy, embedder: Any, answers: Answers) -> Scored:
+    """Return D with its variants, the single-pass baselines, the controls and the oracles that need labels."""
+    lengths = np.array([len(ids) for ids in answers.tokens], dtype=np.float64)
+    alone = len(detector.prefix_ids) + float(lengths.mean())
+    pairs, hide, hide_cpu = all_passes(detector, answers)
+    d, both = _discrepancy(detector, answers, alone)
+    by_layer = np.stack([scores_at(pairs, (place,)) for place in range(detector.lm.num_layers)])
+    columns = {"discrepancy": d, "two_passes": both}
+    columns |= {name: Column(s, d.tokens, d.cpu) for name, s in variants(pairs, detector, answers, by_layer).items()}
+    columns |= {name: Column(score(pairs)) for name, score in baselines.LIKELIHOODS.items()}
+    _, pmi_cpu = timed(lambda: detector.lm.logprobs([detector.prefix_ids] * len(pairs), answers.tokens), len(pairs))
+    columns["pmi"] = Column(columns["pmi"].scores, alone, pmi_cpu)
+    columns["hide"] = Column(hide, 0.0, hide_cpu)
+    columns |= _texts(detector, embedder, answers)
+    columns |= _with_labels(pairs, detector, answers)
+    return Scored(columns, by_layer)
+
+
+def all_passes(detector: EmbeddingDiscrepancy, answers: Answers) -> tuple[list[Pair], Vector, float]:
+    """Return both passes of every answer with the states of layers 1 to L, HIDE's scores, and HIDE's own time.
+
+    States of the prompts are as large as all the rest, so they are dropped chunk by chunk once HIDE has read them.
+    """
+    layers = range(1, detector.lm.num_layers + 1)
+    pairs: list[Pair] = []
+    hide: list[Vector] = []
+    spent = 0.0
+    for start in range(0, len(answers.responses), _CHUNK):
+        rows = slice(start, start + _CHUNK)
+        found = detector.passes(
+            answers.questions[rows], answers.responses[rows], answers.contexts[rows],
+            layers=layers, logits=True, keep_prefix=True,
+        )  # fmt: skip
+        begun = time.process_time()
+        hide.append(baselines.hide(found, place=max(0, detector.lm.num_layers // 2 - 1)))
+        spent += time.process_time() - begun
+        pairs += [Pair(*(side._replace(prefix_states=None) for side in pair)) for pair in found]
+    return pairs, np.concatenate(hide), spent / len(pairs)
+
+
+def _discrepancy(detector: EmbeddingDiscrepancy, answers: Answers, alone: float) -> tuple[Column, Column]:
+    """Return D from the states of generation where there are some, and D from two passes computed anew."""
+    rows = slice(0, TIMED)
+    asked = [len(detector.lm.prompt_ids(prompt)) for prompt in answers.prompts]
+    few, cpu = timed(
+        lambda: detector.score(answers.questions[rows], answers.responses[rows], answers.contexts[rows]),
+        len(answers.responses[rows]),
+    )
+    rest = slice(len(few), None)
+    more = (
+        detector.score(answers.questions[rest], answers.responses[rest], answers.contexts[rest])
+        if answers.states is None and len(answers.responses) > len(few)
+        else np.zeros(0)
+    )
+    tokens = 2 * alone - len(detector.prefix_ids) + float(np.mean(asked))
+    if answers.states is None:
+        both = Column(np.concatenate((few, more)), tokens, cpu)
+        return both, both
+    states = answers.states
+    scores, cpu_alone = timed(lambda: detector.score_states(states, answers.tokens), len(states))
+    return Column(scores, alone, cpu_alone), Column(scores, tokens, cpu)
+
+
+def scores_at(
+    pairs: Sequence[Pair], places: Sequence[int], pool: Pool = "mean", dist: Distance = "cosine", first: int = 0
+) -> Vector:
+    """Return -D at layers given by their place in the passes (mean over several), leaving ``first`` tokens out."""
+    found = []
+    for pair in pairs:
+        skip = min(first, pair.alone.states.shape[1] - 1)
+        context, alone = (side.states[list(places), skip:] for side in pair)
+        found.append(-float(discrepancy_from_states(context, alone, None, pool, dist).mean()))
+    return np.array(found)
+
+
+def variants(
+    pairs: Sequence[Pair], detector: EmbeddingDiscrepancy, answers: Answers, by_layer: Vector
+) -> dict[str, Vector]:
+    """Return the scores of D with one choice changed."""
+    depth = detector.lm.num_layers
+    at = tuple(layer - 1 for layer in detector.layers)
+    half = max(0, depth // 2 - 1)
+    band = range(half, max(half + 1, int(0.9 * depth)))
+    plain = scores_at(pairs, at)
+    mean = np.stack([side.states[list(at)].mean(1) for pair in pairs for side in pair]).mean(0)[:, None]
+    centred = [Pair(*(side._replace(states=side.states[list(at)] - mean) for side in pair)) for pair in pairs]
+    found = {
+        "d_token": scores_at(pairs, at, "token"),
+        "d_token_half": scores_at(pairs, (half,), "token"),
+        "d_last_token": scores_at(pairs, at, "last"),
+        "d_l2": scores_at(pairs, at, dist="l2"),
+        "d_rel_l2": scores_at(pairs, at, dist="rel_l2"),
+        "d_quarter": by_layer[max(0, depth // 4 - 1)],
+        "d_half": by_layer[half],
+        "d_top": by_layer[depth - 1],
+        "d_band": scores_at(pairs, band),
+        "d_no_first": scores_at(pairs, at, first=1),
+        "d_centred": scores_at(centred, range(len(at))),
+        "d_length_adjusted": plain,
+    }
+    try:
+        lengths = [len(ids) for ids in answers.tokens]
+        found["d_length_adjusted"] = fit_length_adjustment(plain, lengths).apply(plain, lengths)
+    except InputError:  # answers of one length: nothing to take out
+        pass
+    return found
+
+
+def _texts(detector: EmbeddingDiscrepancy, embedder: Any, answers: Answers) -> dict[str, Column]:
+    """Return the scores that read texts: by a sentence encoder, or by asking the model about its answer."""
+    asked, n = (answers.questions, answers.responses, answers.contexts), len(answers.responses)
+    found = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the encoder reads 256 tokens of a long passage, and says so for each
+        work: dict[str, Callable[[], Any]] = {
+            "text_similarity": lambda: baselines.text_similarity(embedder, *asked),
+            "p_true": lambda: baselines.p_true(detector.lm, *asked),
+        }
+        if hasattr(embedder, "encode_tokens"):
+            work["black_box"] = lambda: BlackBoxDiscrepancy(embedder).score(*asked)
+        if all(context is not None for context in answers.contexts):
+            work["sgi"] = lambda: baselines.sgi(embedder, *asked[:2], [str(context) for context in answers.contexts])
+        for name, compute in work.items():
+            scores, cpu = timed(compute, n)
+            found[name] = Column(scores, 0.0, cpu)
+    question = float(np.mean([len(detector.lm.prompt_ids(prompt)) for prompt in answers.prompts]))
+    found["p_true"] = found["p_true"]._replace(tokens=question + float(np.mean([len(t) for t in answers.tokens])))
+    return found
+
+
+def _with_labels(pairs: Sequence[Pair], detector: EmbeddingDiscrepancy, answers: Answers) -> dict[str, Column]:
+    place = detector.layers[-1] - 1
+    states = np.stack([pair.context.states[place].mean(0) for pair in pairs])
+    return {"probe": Column(probe_scores(states, answers.wrong, answers.groups))}
+
+
+def draw_samples(
+    lm: Any, prompts: Sequence[Any], k: int, temperature: float, new_tokens: int, seed: int
+) -> tuple[list[Samples], float]:
+    """Return ``k`` more answers to every prompt, and the processor time that drawing them took per prompt.
+
+    Their log-probabilities, which generation has at hand but does not return, are computed apart and not counted.
+    """
+    layer = (lm.num_layers + 1) // 2
+    stop = None if lm.is_chat else ["\n"]
+    drawn, cpu = timed(
+        lambda: lm.generations(
+            prompts, layers=[layer], n=k, seed=seed, temperature=temperature, max_new_tokens=new_tokens, stop=stop
+        ),
+        len(prompts),
+    )
+    rows = [row for row, one in enumerate(drawn) if one.tokens]
+    scored = lm.logprobs([prompts[row // k] for row in rows], [drawn[row].tokens for row in rows]) if rows else []
+    logprobs = dict(zip(rows, scored, strict=True))
+    nothing = np.zeros(0, np.float32)
+    found = []
+    for start in range(0, len(drawn), k):
+        mine = drawn[start : start + k]
+        states = np.stack([multi_response.near_end(one.states[0]) for one in mine])
+        found.append(Samples([one.text for one in mine], states, [logprobs.get(start + i, nothing) for i in range(k)]))
+    return found, cpu
+
+
+def multi_columns(samples: Sequence[Samples], embedder: Any, answers: Answers, drawing_cpu: float) -> dict[str, Column]:
+    """Return the methods that need K samples; each pays for drawing them."""
+    n = len(samples)
+    work: Mapping[str, Callable[[], Any]] = {
+        "ln_entropy": lambda: multi_response.ln_entropy(samples),
+        "lexical": lambda: multi_response.lexical(samples),
+        "selfcheck": lambda: multi_response.selfcheck(answers.responses, samples, embedder),
+        "semantic_entropy": lambda: multi_response.semantic_entropy(samples, embedder).values,
+        "eigenscore": lambda: multi_response.eigenscore(samples),
+    }
+    tokens = sum(len(values) for one in samples for values in one.logprobs) / n
+    found = {}
+    for name, compute in work.items():
+        scores, cpu = timed(compute, n)
+        found[name] = Column(scores, tokens, drawing_cpu + cpu)
+    return found
