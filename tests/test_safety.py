@@ -20,7 +20,7 @@ GLOBAL_RANDOM = re.compile(
     r"|(?<![\w.])random\.(seed|random|randint|choice|choices|shuffle|sample|uniform|gauss)\("
 )
 FLAGS = re.compile(r"shell\s*=\s*True|trust_remote_code\s*=\s*True|allow_pickle\s*=\s*True|weights_only\s*=\s*False")
-REMARKS = re.compile(r"\b(TODO|FIXME|XXX|stub|placeholder)\b|NotImplementedError", re.IGNORECASE)
+REMARKS = re.compile(r"\b(TODO|FIXME|XXX|stub|placeholder)\b|raise NotImplementedError", re.IGNORECASE)
 MACHINE = re.compile(r"(?<![\w.])/(work|tmp|root|home)/")
 
 
