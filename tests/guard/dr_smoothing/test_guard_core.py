@@ -332,6 +332,13 @@ def test_white_space_stays_where_words_change():
     assert out == "\t _\n\n_  _ "
 
 
+def test_hostile_texts_take_time_in_proportion():
+    spaces = " " * 300_000
+    for kernel in (core.disrupt_delete_words(0.5), core.disrupt_mask_words(0.5), core.disrupt_insert(0.5)):
+        assert len(kernel("a" + spaces + "b", rng(2))) >= 1
+    assert core.disrupt_delete_words(0.5)(spaces + "b" + spaces, rng(2)).endswith(spaces)  # all dropped: as it was
+
+
 def test_code_points_are_the_characters():
     joined = "👩\u200d🔬"  # one sign on the screen, three code points
     seen = {core.disrupt_swap(0.34, "x")(joined, rng(seed)) for seed in range(40)}

@@ -18,7 +18,7 @@ from steelyard.guard.dr_smoothing.arguments import share_of
 Mode: TypeAlias = Literal["fixed", "bernoulli"]
 Unit: TypeAlias = Literal["char", "token"]
 Disruption: TypeAlias = Callable[[str, np.random.Generator], str]
-_WORD = re.compile(r"\s*\S+")
+_SPACES = re.compile(r"(\s+)")  # splitting at it is linear in the text; matching words with their spaces is not
 
 
 class Kernel(Protocol):
@@ -156,11 +156,12 @@ class InsertKernel(_CharacterKernel):
     def _apply(self, text: str, rng: np.random.Generator) -> str:
         count = self._count(len(text))
         places = rng.choice(len(text), size=count, replace=False).tolist()
-        if not self.quirk:
-            places.sort(reverse=True)  # an insertion then never moves the places still to come
         items = list(text)
         for place, symbol in zip(places, self._draw(count, rng), strict=True):
-            items.insert(place, symbol)
+            if self.quirk:
+                items.insert(place, symbol)  # moves the places still to come, as in SmoothLLM's code
+            else:
+                items[place] = symbol + items[place]
         return "".join(items)
 
 
@@ -203,7 +204,8 @@ class DeleteWordsKernel(BaseKernel):
     name: ClassVar[str] = "delete_words"
 
     def _apply(self, text: str, rng: np.random.Generator) -> str:
-        pieces = _WORD.findall(text)
+        parts = ["", *_SPACES.split(text)]  # white space, word, white space, word, ...
+        pieces = [parts[i - 1] + parts[i] for i in range(1, len(parts), 2) if parts[i]]
         if not pieces:
             warn_idle("the text has no word", "a character kernel")
         stay = rng.random(len(pieces)) >= self.q
@@ -241,7 +243,7 @@ def kernel_name(disrupt: Disruption) -> str:
 
 def splice_words(text: str, change: Callable[[list[str]], list[str]]) -> str:
     """Return ``text`` with its words replaced by ``change(words)``, and its white space as it was."""
-    parts = re.split(r"(\s+)", text)
+    parts = _SPACES.split(text)
     places = [i for i in range(0, len(parts), 2) if parts[i]]
     if not places:
         warn_idle("the text has no word", "a character kernel")
