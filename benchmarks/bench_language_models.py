@@ -42,8 +42,8 @@ TARGETS = {
 }  # fmt: skip
 STOCK = (
     "The lighthouse keeper wrote down the weather every evening: wind from the west, a swell of two metres, rain "
-    "before midnight. In the morning she compared her notes with those of the harbour, corrected the clock, trimmed the lamp "
-    "and counted the boats that had come back. Nobody had asked her to do so. "
+    "before midnight. In the morning she compared her notes with those of the harbour, corrected the clock, trimmed "
+    "the lamp and counted the boats that had come back. Nobody had asked her to do so. "
 )
 
 

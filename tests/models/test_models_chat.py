@@ -1,0 +1,72 @@
+"""Chat templates: BOS once, the system turn kept, models without a template, the assistant's header."""
+
+import copy
+
+import pytest
+
+from steelyard.errors import InputError
+from steelyard.models import chat
+from steelyard.models.tiny import byte_tokenizer, tiny_random_lm
+
+CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello <you>"}]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return byte_tokenizer()
+
+
+def test_a_chat_is_rendered_with_one_bos_and_its_system_turn(tokenizer):
+    ids = chat.prompt_ids(tokenizer, CHAT)
+    text = (
+        "<s><|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHello <you><|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert tokenizer.decode(ids) == text
+    assert ids.count(tokenizer.bos_token_id) == 1
+    assert tokenizer(text).input_ids.count(tokenizer.bos_token_id) == 2  # what tokenising it as plain text would give
+
+
+def test_plain_text_is_a_user_turn_of_a_chat_model_and_itself_elsewhere(tokenizer):
+    turn = [{"role": "user", "content": "Hi"}]
+    assert chat.prompt_ids(tokenizer, "Hi") == chat.prompt_ids(tokenizer, turn)
+    base = byte_tokenizer(chat=False)
+    assert base.decode(chat.prompt_ids(base, "Hi")) == "<s>Hi"
+    with pytest.raises(InputError, match="no chat template: give prompts as plain text"):
+        chat.prompt_ids(base, turn)
+
+
+def test_a_response_gets_no_token_beside_its_own(tokenizer):
+    assert tokenizer.decode(chat.text_ids(tokenizer, "né")) == "né"
+    assert tokenizer.bos_token_id not in chat.text_ids(tokenizer, "né")
+
+
+def test_the_header_of_the_assistant(tokenizer):
+    assert tokenizer.decode(chat.assistant_header_ids(tokenizer)) == "<|im_start|>assistant\n"
+    assert chat.assistant_header_ids(byte_tokenizer(chat=False)) == [tokenizer.bos_token_id]
+    headless = copy.deepcopy(tokenizer)
+    headless.chat_template = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+    assert chat.assistant_header_ids(headless) == [tokenizer.bos_token_id]
+    headless.bos_token = None
+    with pytest.raises(InputError, match="neither a header of the assistant's turn nor a BOS"):
+        chat.assistant_header_ids(headless)
+
+
+def test_a_template_that_refuses_or_fails_gives_one_sentence(tokenizer):
+    refusing = copy.deepcopy(tokenizer)
+    refusing.chat_template = "{{ raise_exception('no system\\nturn here') }}"
+    with pytest.raises(InputError, match=r"chat template refuses these messages \(no system turn here\)"):
+        chat.prompt_ids(refusing, CHAT)
+    refusing.chat_template = "{{ messages.__class__.__mro__ }}"  # the sandbox stops what reaches for Python
+    with pytest.raises(InputError, match="chat template refuses these messages"):
+        chat.prompt_ids(refusing, CHAT)
+    refusing.chat_template = "{{ '' }}"
+    with pytest.raises(InputError, match="a prompt has no tokens"):
+        chat.prompt_ids(refusing, CHAT)
+
+
+def test_the_model_says_whether_it_chats():
+    assert tiny_random_lm().is_chat
+    base = tiny_random_lm(chat=False)
+    assert not base.is_chat
+    with pytest.raises(InputError, match=r"prompts\[1\]: this model has no chat template"):
+        base.generate(["fine", CHAT], max_new_tokens=1)
