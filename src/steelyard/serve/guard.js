@@ -15,7 +15,7 @@
     text("plain", found.undefended);
     text("answer", found.response);
     text("verdict", found.verdict);
-    element("verdict").className = "v " + (found.jailbroken ? "reversed" : "borne");
+    element("verdict").className = "v " + (found.jailbroken ? "open" : "none");
     text("bound", found.bound);
     var rows = element("copies");
     rows.textContent = "";
@@ -26,7 +26,7 @@
       cell(row, copy.disrupted, "w");
       cell(row, copy.rectified, "w");
       cell(row, copy.response, "w");
-      cell(row, copy.vote ? "complied" : "refused", "l " + (copy.vote ? "reversed" : "borne"));
+      cell(row, copy.vote ? "complied" : "refused", "l " + (copy.vote ? "open" : "none"));
     });
     element("notes").textContent = "";
     found.notes.forEach(function (note) {
