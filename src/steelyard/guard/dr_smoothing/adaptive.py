@@ -152,6 +152,7 @@ def adaptive_eval(
 class SuffixSearch:
     """A small black-box attack: words of a suffix are replaced at random, what lowers the mean loss is kept.
 
+    Among equals the newest is kept, so that the search wanders where no vote changes instead of standing still.
     Needs no gradient, so it runs against any endpoint; a gradient attack on a model of one's own is stronger.
 
     Args:
@@ -180,7 +181,7 @@ class SuffixSearch:
         for _ in range(self.steps):
             tried = [best, *(self._changed(best, noise) for _ in range(self.candidates))]
             losses = objective([" ".join([prompt, *suffix]) for suffix in tried])
-            best = tried[int(np.argmin(losses))]  # the first of equals: the incumbent
+            best = tried[len(tried) - 1 - int(np.argmin(np.asarray(losses)[::-1]))]
         return " ".join([prompt, *best])
 
     def _changed(self, suffix: list[str], noise: np.random.Generator) -> list[str]:
