@@ -53,13 +53,13 @@ def _tuned() -> dict[str, dict[str, dict[str, Any]]]:
             own = next(one for one in arms.ARMS if one.name == arm).config
             settings = by_arm.get("smoothllm" if arm.startswith("smoothllm") else "dr", {})
             by_arm[arm] = {name: value for name, value in settings.items() if name not in own}
-    if "harmful" in tuned:
+    if "harmful" in tuned:  # the other tasks have no prompts to spare for a choice of their own
+        tuned["topic"] = tuned["harmful"]
         tuned["helpfulness"] = {arm: tuned["harmful"][arm] for arm in ("dr", "smoothllm")}
     return tuned
 
 
 NOISES = tuple({"q": q, "alphabet": alphabet} for q in (0.05, 0.10) for alphabet in ("safe", "printable", "letters"))
-WIDTHS = tuple({"rate": rate} for rate in (0.1, 0.2, 0.3))
 
 BENCH = BenchSpec(
     method="dr_smoothing",
@@ -76,7 +76,7 @@ BENCH = BenchSpec(
                 Block(tasks=("certificates",), arms=arms.BOUND_ARMS),
             ),
             seeds=6,
-            work=2_000_000,
+            work=200_000,
             params={"n": 5, "prompts": 5, "benign": 5, "natural": 2, "draws": 400},
         ),
         "full": Profile(
@@ -87,7 +87,7 @@ BENCH = BenchSpec(
                 Block(tasks=("helpfulness",), arms=arms.QA_ARMS, params={"n": 5}),
             ),
             seeds=10,
-            work=4_000_000,
+            work=2_000_000,
             params={
                 "n": 9, "prompts": 8, "benign": 16, "natural": 3, "draws": 2000, "questions": 5,
                 "adaptive": list(arms.ADAPTIVE_ARMS), "adaptive_prompts": 5, "adaptive_styles": ["words"],
@@ -98,12 +98,12 @@ BENCH = BenchSpec(
             name="long",
             blocks=(
                 Block(tasks=("harmful",), arms=(*arms.GUARD_ARMS, *arms.SWEEP_ARMS)),
-                Block(tasks=("helpfulness",), arms=(*arms.QA_ARMS, "dr_llm"), params={"n": 5}),
+                Block(tasks=("helpfulness",), arms=(*arms.QA_ARMS, "dr_llm", "dr_paper"), params={"n": 5}),
             ),
             seeds=10,
-            work=4_000_000,
+            work=2_000_000,
             params={
-                "n": 9, "prompts": 10, "benign": 16, "natural": 8, "questions": 5,
+                "n": 9, "prompts": 10, "benign": 16, "natural": 3, "questions": 5,
                 "adaptive": list(arms.LONG_ADAPTIVE_ARMS), "adaptive_prompts": 10,
                 "adaptive_styles": ["gibberish", "words"],
             },
@@ -128,7 +128,7 @@ BENCH = BenchSpec(
     user_task=user.user_task,
     options=user.Options,
     tuned=_tuned(),
-    grid={"dr": NOISES, "smoothllm": NOISES, "delete": WIDTHS, "dr_delete": WIDTHS},
-    tuning_tasks=("harmful", "topic"),
-    tuning_params={"adaptive": [], "natural": 0},
+    grid={"dr": NOISES, "smoothllm": NOISES},
+    tuning_tasks=("harmful",),
+    tuning_params={"n": 5, "adaptive": [], "natural": 0},
 )  # fmt: skip

@@ -14,7 +14,7 @@ from steelyard import rng
 from steelyard.card import Frozen
 from steelyard.contracts import CellInput, Measured, Task
 from steelyard.data.jsonl import read_prompts
-from steelyard.errors import NoEffectWarning
+from steelyard.errors import InputError, NoEffectWarning
 from steelyard.guard.dr_smoothing.config import Config
 from steelyard.guard.dr_smoothing.core import majority
 from steelyard.guard.dr_smoothing.defences import smoothing
@@ -59,6 +59,8 @@ def user_task(data: Any, **options: Any) -> Task:
         EndpointError: The endpoint does not answer.
     """
     chosen = Options(**options)
+    if set("?@#") & set(chosen.endpoint):  # it is kept with the results, which are shown
+        raise InputError("endpoint must be a URL without user, query or fragment; a key goes in STEELYARD_API_KEY")
     rows = read_prompts(data)
     with _model(chosen, chosen.model) as lm:
         lm.generate(["Say yes."], max_new_tokens=1)
