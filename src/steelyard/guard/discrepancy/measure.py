@@ -107,11 +107,12 @@ def probe_scores(states: Any, wrong: Any, questions: Any, folds: int = 5) -> Vec
     x = np.asarray(states, dtype=np.float64)
     w = np.asarray(wrong, dtype=bool)
     fewest = int(min(w.sum(), (~w).sum()))
-    if fewest < 2:
-        return np.zeros(len(w))  # nothing to learn from in some fold: no opinion
-    splitter = selection.StratifiedGroupKFold(min(folds, fewest))
+    groups = np.asarray(questions)
+    splits = min(folds, fewest, len(np.unique(groups)))
+    if splits < 2:
+        return np.zeros(len(w))  # nothing to learn from: no opinion
     scores = np.zeros(len(w))
-    for train, test in splitter.split(x, w, np.asarray(questions)):
+    for train, test in selection.StratifiedGroupKFold(splits).split(x, w, groups):
         if w[train].all() or not w[train].any():
             continue
         mean, spread = x[train].mean(0), x[train].std(0) + 1e-6
