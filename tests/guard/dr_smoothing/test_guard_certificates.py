@@ -243,6 +243,7 @@ def test_votes_and_counts_say_the_same():
     assert made == certificates.certify_from_samples(2, 5, 8, gamma=0.6, confidence=0.95)
     assert made == certificates.certify_from_samples(np.array(votes), 5, 8, gamma=0.6, confidence=0.95)
     assert made == certificates.certify_from_samples(np.int64(2), 5, 8, gamma=0.6, confidence=0.95)
+    assert json.dumps(certificates.certify_from_samples(2, np.int64(5), np.int64(8)).to_dict())
     assert (made.jailbroken, made.n_samples, made.n, made.gamma, made.confidence) == (2, 8, 5, 0.6, 0.95)
     assert json.loads(json.dumps(made.to_dict()))["success"] == made.success
     assert made.warning is None
@@ -305,7 +306,9 @@ def test_from_samples_through_an_attack_to_a_vote():
         (lambda: certificates.certify_from_samples([], 9), "votes_or_count is empty"),
         (lambda: certificates.certify_from_samples([0, 2], 9), "votes_or_count holds something else"),
         (lambda: certificates.certify_from_samples([0, 1], 9, 3), "n_samples=3 contradicts the 2 votes"),
-        (lambda: certificates.certify_from_samples("01", 9), "votes_or_count is neither"),
+        (lambda: certificates.certify_from_samples("01", 9), "votes_or_count holds something else"),
+        (lambda: certificates.certify_from_samples(b"01", 9), "votes_or_count is neither"),
+        (lambda: certificates.certify_from_samples(None, 9), "votes_or_count is no list"),
         (lambda: certificates.certify_from_samples(True, 9), "votes_or_count is neither"),
         (lambda: certificates.certify_from_samples(1.0, 9, 5), "votes_or_count is neither"),
         (lambda: certificates.certify_from_samples(1, 0, 5), "n is an integer"),

@@ -391,6 +391,9 @@ def test_kernels_are_values():
     words = core.disrupt_swap(0.2, ["a", "b"], mode="bernoulli", unit="token")
     assert words.config["alphabet"] == "2 words"
     assert len(repr(core.disrupt_swap())) < 200
+    for made in (core.disrupt_swap(min_chars=np.int64(2)), core.disrupt_patch(min_chars=np.int64(2))):
+        assert json.loads(json.dumps(made.config))["min_chars"] == 2
+    assert json.dumps(core.disrupt_mask_words(keep=np.int64(2)).config)
 
 
 def test_names_and_lists_of_kernels():
@@ -454,6 +457,9 @@ def test_names_and_lists_of_kernels():
         (lambda: core.vote_threshold(3, 50), "gamma is a fraction.*50 percent"),
         (lambda: core.majority([]), "votes is empty"),
         (lambda: core.majority([0, 2]), "votes holds something else"),
+        (lambda: core.majority([0, None]), "votes holds something else"),
+        (lambda: core.majority(3), "votes is no list of votes"),
+        (lambda: core.majority(np.zeros((2, 2))), "votes is no list of votes"),
         (lambda: core.decided(-1, 0, 3), "jailbroken is an integer"),
         (lambda: core.decided(0, -1, 3), "safe is an integer"),
         (lambda: core.decided(2, 2, 3), "more than the n=3"),

@@ -178,7 +178,9 @@ def certify_from_samples(
     if harm:
         warnings.warn(harm, NoEffectWarning, stacklevel=2)
     success = float(defense_success_probability(upper, n, gamma))
-    return SampleCertificate(success, confidence, jailbroken / total, upper, jailbroken, total, n, gamma, harm)
+    return SampleCertificate(
+        success, float(confidence), jailbroken / total, upper, jailbroken, total, int(n), float(gamma), harm
+    )
 
 
 def _counted(votes_or_count: Sequence[bool] | int, n_samples: int | None) -> tuple[int, int]:
@@ -190,7 +192,7 @@ def _counted(votes_or_count: Sequence[bool] | int, n_samples: int | None) -> tup
         if votes_or_count > n_samples:
             raise InputError(f"votes_or_count={votes_or_count} jailbroken copies are more than n_samples={n_samples}")
         return int(votes_or_count), int(n_samples)
-    if isinstance(votes_or_count, str | bytes | bool) or not hasattr(votes_or_count, "__len__"):
+    if isinstance(votes_or_count, bytes | bool | float):
         raise InputError("votes_or_count is neither a list of votes nor a count of jailbroken copies")
     bits = as_bits("votes_or_count", votes_or_count)
     if n_samples is not None and n_samples != len(bits):

@@ -65,7 +65,8 @@ def majority(votes: Sequence[bool], gamma: float = 0.5) -> bool:
     Raises:
         InputError: No votes, a vote other than 0 and 1, or ``gamma`` out of range.
     """
-    return sum(as_bits("votes", votes)) > vote_threshold(len(votes), gamma)
+    bits = as_bits("votes", votes)
+    return sum(bits) > vote_threshold(len(bits), gamma)
 
 
 def decided(jailbroken: int, safe: int, n: int, gamma: float = 0.5) -> bool | None:
@@ -108,8 +109,12 @@ def choose_copy(votes: Sequence[bool], rng: np.random.Generator, gamma: float = 
 
 def as_bits(name: str, votes: Sequence[bool]) -> list[int]:
     """Return votes as integers 0 and 1; raise InputError if there is none, or something else among them."""
-    bits = [int(vote) for vote in votes if vote in (0, 1)]
-    if len(bits) != len(votes):
+    try:
+        bits = [int(vote) for vote in votes if vote in (0, 1)]
+        others = len(votes) - len(bits)
+    except (TypeError, ValueError):
+        raise InputError(f"{name} is no list of votes, 0 (safe) or 1 (jailbroken) for each copy") from None
+    if others:
         raise InputError(f"{name} holds something else than 0 (safe) and 1 (jailbroken)")
     if not bits:
         raise InputError(f"{name} is empty: a vote needs at least one copy")
@@ -152,7 +157,7 @@ def disrupt_swap(
     name, symbols = _words(alphabet) if unit == "token" else _alphabet(alphabet)
     if mode == "bernoulli" and len(symbols) < 2:
         raise InputError('alphabet has one symbol; mode="bernoulli" replaces a symbol by another and needs two')
-    return SwapKernel(float(q), name, min_chars, symbols, mode, unit)
+    return SwapKernel(float(q), name, int(min_chars), symbols, mode, unit)
 
 
 def disrupt_patch(q: float = 0.10, alphabet: str = "safe", *, min_chars: int = 0) -> PatchKernel:
@@ -208,9 +213,9 @@ def disrupt_mask_words(
         return MaskWordsKernel(float(rate), None, mask)
     if isinstance(keep, float):
         check_fraction("keep", keep)
-    else:
-        check_count("keep", keep, least=0)
-    return MaskWordsKernel(None, keep, mask)
+        return MaskWordsKernel(None, keep, mask)
+    check_count("keep", keep, least=0)
+    return MaskWordsKernel(None, int(keep), mask)
 
 
 def disrupt_delete_words(q: float = _MASKED_SHARE) -> DeleteWordsKernel:
@@ -279,7 +284,7 @@ def _character_settings(q: float, alphabet: str, min_chars: int) -> tuple[float,
     check_fraction("q", q)
     check_count("min_chars", min_chars, least=0)
     name, symbols = _alphabet(alphabet)
-    return float(q), name, min_chars, symbols
+    return float(q), name, int(min_chars), symbols
 
 
 def _alphabet(alphabet: str | Sequence[str]) -> tuple[str, tuple[str, ...]]:
