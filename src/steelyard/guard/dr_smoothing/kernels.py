@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any, ClassVar, Literal, Protocol, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
@@ -19,21 +19,6 @@ Mode: TypeAlias = Literal["fixed", "bernoulli"]
 Unit: TypeAlias = Literal["char", "token"]
 Disruption: TypeAlias = Callable[[str, np.random.Generator], str]
 _SPACES = re.compile(r"(\s+)")  # splitting at it is linear in the text; matching words with their spaces is not
-
-
-class Kernel(Protocol):
-    """A disruption with a name and its settings; a plain callable ``f(text, rng)`` does as well."""
-
-    @property
-    def name(self) -> str:
-        """Short name, e.g. ``"swap"``."""
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """Settings, as JSON takes them."""
-
-    def __call__(self, text: str, rng: np.random.Generator) -> str:
-        """Return a disrupted copy of ``text``."""
 
 
 class BaseKernel(ABC):
