@@ -1,7 +1,7 @@
 """What a score of EmbeddingDiscrepancy costs beside answering, beside K more answers, and one by one; SmolLM2.
 
-Run: ``python benchmarks/bench_discrepancy.py``. Processor time of one thread; arms take turns and are compared as ratios
-of the same round. Every answer has exactly the stated number of tokens: the model is not let end one.
+Run: ``python benchmarks/bench_discrepancy.py``. Processor time of one thread; arms take turns and are compared as
+ratios of the same round. Every answer has exactly the stated number of tokens: the model is not let end one.
 """
 
 from __future__ import annotations

@@ -243,6 +243,10 @@ class TransformersLM:
         """Return what a response can stand behind when there is no prompt: the assistant's header, or BOS."""
         return chat.assistant_header_ids(self.tokenizer)
 
+    def exclusive(self) -> contextlib.AbstractContextManager[None]:
+        """Return a block in which this thread alone runs the model, without gradients: for passes of one's own."""
+        return self._use()
+
     @contextlib.contextmanager
     def _use(self) -> Iterator[None]:
         with self._turn, require("torch", "models").no_grad():

@@ -376,7 +376,7 @@ def test_logits_of_a_model_that_always_gives_all(lm):
 
     class Wrapped:
         model, context = All(), lm.context
-        _use = lm._use
+        exclusive = lm.exclusive
 
     rows = ([lm.prompt_ids("Why?")], [lm.response_ids("storm")], [1])
     plain, all_logits = forward(lm, *rows, logits=True), forward(Wrapped(), *rows, logits=True)

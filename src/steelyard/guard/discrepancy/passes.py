@@ -106,7 +106,7 @@ def forward(
     runner = lm.model if logits else decoder(lm.model)
     if logits and "logits_to_keep" in inspect.signature(lm.model.forward).parameters:
         arguments["logits_to_keep"] = ids.shape[1] - first
-    with lm._use():
+    with lm.exclusive():
         out = runner(**arguments)
     states = [out.hidden_states[layer] for layer in layers]
     found = []
