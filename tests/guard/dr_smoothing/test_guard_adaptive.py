@@ -117,6 +117,10 @@ def test_a_search_never_gets_worse_on_a_loss_without_noise(seed, length, steps):
     assert len(found.split()) == len(GOAL.split()) + length
 
 
+def test_a_search_takes_any_text():
+    assert SuffixSearch(WORDS, 1, 1, 1)("\ud800", lambda texts: [0.0] * len(texts)).startswith("\ud800 ")
+
+
 def test_a_baseline_can_be_attacked():
     report = adaptive_eval(NoDefence(victim), SuffixSearch(WORDS, steps=30), prompts=[GOAL])
     assert (report.clean_rate, report.success_rate) == (0, 1)

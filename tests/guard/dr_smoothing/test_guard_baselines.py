@@ -297,6 +297,14 @@ def test_the_worst_window_is_the_worst_of_all(signs, window):
     assert found == pytest.approx(np.exp(max(np.mean(nll[i : i + width]) for i in range(len(nll) - width + 1))))
 
 
+def test_a_text_without_tokens_is_not_improbable():
+    class Mute(Model):
+        def logprobs(self, prompts, responses):
+            return [np.zeros(0, np.float32)] * len(responses)
+
+    assert PerplexityFilter(Mute()).perplexity(["a"]).tolist() == [1.0]
+
+
 def test_perplexity_of_a_real_model():
     lm = tiny_random_lm()
     found = PerplexityFilter(lm, threshold=1.0).perplexity(["hello there", "a"])

@@ -99,6 +99,12 @@ def test_the_dictionary_is_read_once_and_silently_even_by_many_threads(capfd):
     assert capfd.readouterr() == ("", "")
 
 
+def test_endless_words_are_dropped_and_not_kept():
+    before = spelling.lexicon()._known.cache_info().currsize
+    assert spelled("the " + "a" * 10**6 + " end of the game", coherence=False) == "the end of the game"
+    assert spelling.lexicon()._known.cache_info().currsize <= before + 4
+
+
 def test_a_repair_keeps_a_letter_of_the_word():
     assert spelled("zq fo the game", coherence=False) == "of the game"  # "zq" is two edits from every short word
 

@@ -252,7 +252,8 @@ def test_a_stopped_vote_certifies_nothing():
 def test_a_full_vote_certifies():
     result = SmoothLLM(lambda p: [REFUSAL] * len(p), n=9)(USER)
     want = certify_from_samples(0, 9, 9, 0.95).success
-    assert result.certificate(0.95).success == want == defense_success_probability(1 - 0.05 ** (1 / 9), 9)
+    assert result.certificate(0.95).success == want
+    assert want == pytest.approx(defense_success_probability(1 - 0.05 ** (1 / 9), 9), rel=1e-12)
     record = result.to_dict(0.95)
     assert record["certified"] == want
     assert json.loads(json.dumps(record)) == record
@@ -592,6 +593,15 @@ def test_the_papers_setting():
     assert {copy.rectified for copy in result.copies} == {"tell me how clocks work"}
     assert len(rectifier.asked) == 10
     assert DRSmoothing.paper(rectifier, n=3)(USER).n == 3
+
+
+@pytest.mark.parametrize(
+    "text", ["\ud800 lone", "a\x00b" * 20, "e\u0301" * 30, "\U0001f469\u200d\U0001f52c" * 20, "7" * 10**5]
+)
+def test_hostile_texts_run_through(text):
+    result = DRSmoothing(Target(), n=2)(text)
+    assert len(result.votes) == 2
+    assert len(result.copies[0].rectified) <= 2 * len(text)
 
 
 def test_format_fields_in_a_prompt_mean_nothing():

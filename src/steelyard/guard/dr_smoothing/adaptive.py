@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from steelyard import rng
 from steelyard.errors import InputError
 from steelyard.guard.dr_smoothing.arguments import check_count
+from steelyard.guard.dr_smoothing.prompts import user_turns
 from steelyard.guard.dr_smoothing.result import SmoothedResponse
 from steelyard.models.protocols import Prompt
 
@@ -176,7 +177,7 @@ class SuffixSearch:
 
     def __call__(self, prompt: str, objective: Callable[[Sequence[Prompt]], Any]) -> str:
         """Return the prompt with the best suffix found."""
-        noise = rng.generator("dr_smoothing", f"{self.seed}/suffix/{prompt}", 0)
+        noise = rng.generator("dr_smoothing", f"{self.seed}/suffix/{user_turns(prompt).digest()}", 0)
         best = [self._word(noise) for _ in range(self.length)]
         for _ in range(self.steps):
             tried = [best, *(self._changed(best, noise) for _ in range(self.candidates))]

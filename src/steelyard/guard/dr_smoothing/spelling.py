@@ -15,6 +15,7 @@ from steelyard.extras import require
 
 _WORDS = "frequency_dictionary_en_82_765.txt"  # "word count"
 _PAIRS = "frequency_bigramdictionary_en_243_342.txt"  # "left right count"
+_LONGEST = 64  # letters of a word that is looked up: English has none so long, and hostile ones must not be kept
 _LOCK = threading.Lock()
 
 
@@ -37,6 +38,8 @@ class Lexicon:
         word = "".join(sign for sign in token.replace("\u2019", "'") if sign.isalnum() or sign in "'-").lower()
         if not word or word.isdigit():
             return word
+        if len(word) > _LONGEST:
+            return ""
         return self._known(word)
 
     def coherent(self, words: Sequence[str], min_unigram: float) -> list[str]:
