@@ -59,7 +59,8 @@ def test_every_arm_on_the_embedded_guard(arm, garden):
                 "pass_all": (0, 0), "coin": (0, 0), "oracle": (1, 0), "dr_restored": (3, 3)}  # fmt: skip
     if arm in expected:
         assert (metrics["calls"], metrics["rectifier_calls"]) == expected[arm]
-    assert found == BENCH.run(cell("topic", arm, garden, **SMALL))
+    if arm == "dr":
+        assert found == BENCH.run(cell("topic", arm, garden, **SMALL))
 
 
 def test_what_the_controls_must_show(garden):

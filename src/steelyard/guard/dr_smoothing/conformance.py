@@ -51,34 +51,41 @@ def _results(found: Sequence[SmoothedResponse]) -> Arrays:
     }
 
 
+def _asked(defence: Any, prompts: Sequence[Any]) -> list[SmoothedResponse]:
+    """Return the answers of a defence, without its warnings: harmless prompts are answered, as they should be."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SmoothingWarning)
+        return list(defence.batch(prompts))
+
+
 def _run(seed: int, dtype: str) -> Arrays:
-    return _results(DRSmoothing(_model, n=_COPIES, seed=seed).batch(_PROMPTS))
+    return _results(_asked(DRSmoothing(_model, n=_COPIES, seed=seed), _PROMPTS))
 
 
 def _noop() -> tuple[Arrays, Arrays]:
     """Without a rectifier the method is SmoothLLM."""
     ours = DRSmoothing(_model, disrupt=disrupt_swap(0.1, "printable"), rectify=None, n=_COPIES)
-    return _results(ours.batch(_PROMPTS)), _results(SmoothLLM(_model, n=_COPIES).batch(_PROMPTS))
+    return _results(_asked(ours, _PROMPTS)), _results(_asked(SmoothLLM(_model, n=_COPIES), _PROMPTS))
 
 
 def _effect() -> tuple[Arrays, Arrays]:
     ours = DRSmoothing(_model, disrupt=disrupt_swap(0.1, "printable"), n=_COPIES)
-    return _results(ours.batch(_PROMPTS)), _results(SmoothLLM(_model, n=_COPIES).batch(_PROMPTS))
+    return _results(_asked(ours, _PROMPTS)), _results(_asked(SmoothLLM(_model, n=_COPIES), _PROMPTS))
 
 
 def _resumed() -> tuple[Arrays, Arrays]:
     """Some prompts are answered, the settings stored and read again, the rest answered by the defence made of them."""
     config = Config(n=_COPIES)
-    whole = smoothing(config, _model, None, 4).batch(_PROMPTS)
-    first = smoothing(config, _model, None, 4).batch(_PROMPTS[:1])
+    whole = _asked(smoothing(config, _model, None, 4), _PROMPTS)
+    first = _asked(smoothing(config, _model, None, 4), _PROMPTS[:1])
     restored = Config.model_validate_json(config.model_dump_json())
-    return _results(whole), _results([*first, *smoothing(restored, _model, None, 4).batch(_PROMPTS[1:])])
+    return _results(whole), _results([*first, *_asked(smoothing(restored, _model, None, 4), _PROMPTS[1:])])
 
 
 def _untouched() -> tuple[Arrays, Arrays]:
     chats = [[{"role": "system", "content": "Be brief."}, {"role": "user", "content": text}] for text in _PROMPTS]
     before = {"chats": np.array([str(chat) for chat in chats])}
-    DRSmoothing(_model, n=_COPIES).batch(chats)
+    _asked(DRSmoothing(_model, n=_COPIES), chats)
     return before, {"chats": np.array([str(chat) for chat in chats])}
 
 
@@ -103,11 +110,9 @@ def acceptance(implementation: Any) -> None:
     attacked = [text for style in STYLES for text in sets[style]]
     assert not any(reader.flags(attacked)), "the guard stops an attack by itself: the test would show nothing"
     defence = implementation(reader.respond, passed, 0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SmoothingWarning)
-        through = _share(defence, attacked)
-        stopped = 1 - _share(defence, sets["forbidden"])
-        refused = 1 - _share(defence, sets["benign"])
+    through = _share(defence, attacked)
+    stopped = 1 - _share(defence, sets["forbidden"])
+    refused = 1 - _share(defence, sets["benign"])
     assert through <= _MOST_ATTACKS, f"{through:.0%} of the attacks get through"
     assert stopped >= _LEAST_RECALL, f"only {stopped:.0%} of the clean forbidden prompts are stopped"
     assert refused <= _MOST_REFUSED, f"{refused:.0%} of the benign prompts are refused"
@@ -116,10 +121,10 @@ def acceptance(implementation: Any) -> None:
 
 def _share(defence: Any, texts: list[str]) -> float:
     """Return the share of texts that get through; every answer must be one that the majority gave."""
-    found = defence.batch(texts)
+    found = _asked(defence, texts)
     for one in found:
         assert passed(one.response) == one.jailbroken, "the answer is not the majority's"
-        assert one.jailbroken == majority(one.votes, 0.5), "the verdict is not the vote's"
+        assert one.jailbroken == majority([vote == 1 for vote in one.votes], 0.5), "the verdict is not the vote's"
     return float(np.mean([one.jailbroken for one in found]))
 
 
@@ -132,7 +137,7 @@ def _check_system_turn(implementation: Any) -> None:
         return ["Of course."] * len(prompts)
 
     chat = [{"role": "system", "content": system}, {"role": "user", "content": _PROMPTS[0]}]
-    implementation(target, lambda answer: True, 0).batch([chat])
+    _asked(implementation(target, lambda answer: True, 0), [chat])
     assert seen, "the target was never asked"
     assert all(prompt[0]["content"] == system for prompt in seen), "the system turn did not reach the target as it is"
 
