@@ -163,6 +163,17 @@ class Stub:
     def answer_surrogate(self, handler, payload):
         self.send(handler, b'{"choices": [{"message": {"content": "half \\ud800"}}]}')
 
+    def answer_large(self, handler, payload):
+        data = self.completion(payload)
+        data["choices"][0]["message"]["content"] = "a" * 7_000_000
+        self.send(handler, data)
+
+    def answer_no_end(self, handler, payload):
+        self.send(handler, f"data: {json.dumps(next(self.chunks(payload)))}\n\n".encode(), kind="text/event-stream")
+
+    def answer_no_chunks(self, handler, payload):
+        self.send(handler, b"data: [DONE]\n\n", kind="text/event-stream")
+
     def answer_bad_chunk(self, handler, payload):
         self.send(handler, b'data: {"error": {"message": "mid"}}\n\n', kind="text/event-stream")
 

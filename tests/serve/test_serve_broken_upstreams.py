@@ -126,6 +126,29 @@ def test_a_request_has_an_end(stub, defence, stream):
     assert '"code":"timeout"' in reply.text
 
 
+@pytest.mark.parametrize(("mode", "said"), [("no_end", "in the middle"), ("bad_chunk", "no chunk")])
+def test_a_stream_that_is_no_stream_ends_in_an_error(stub, mode, said):
+    stub.mode = mode
+    reply = asked_of(proxy(stub), {**ASK, "stream": True})
+    assert said in reply.text
+    assert "[DONE]" not in reply.text
+
+
+def test_a_stream_without_chunks_is_passed_on(stub):
+    stub.mode = "no_chunks"
+    assert asked_of(proxy(stub), {**ASK, "stream": True}).text == "data: [DONE]\n\n"
+
+
+def test_a_list_of_models_that_is_none(stub):
+    answer = stub.send
+    stub.send = lambda handler, data, *args, **options: answer(handler, [1], *args, **options)
+    try:
+        reply = asked_of(proxy(stub), None, "/v1/models")
+    finally:
+        stub.send = answer
+    assert reply.status_code == 502
+
+
 def test_an_upstream_that_is_not_there(stub):
     nowhere = Stub()
     nowhere.close()
@@ -184,6 +207,18 @@ def test_a_route_that_breaks_is_an_error_of_the_same_shape(stub, caplog):
     assert "ZeroDivisionError" in caplog.text
     assert "division by" not in caplog.text
     assert asked_of(app, None, "/needs").json()["error"]["code"] == "invalid_request"
+
+
+def test_an_answer_that_breaks_after_it_began_is_cut_off(stub, caplog):
+    async def breaks(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        raise RuntimeError("hello")
+
+    app = proxy(stub)
+    app.mount("/breaks", breaks)
+    with served(app) as port, pytest.raises(httpx.RemoteProtocolError):
+        httpx.get(f"http://127.0.0.1:{port}/breaks/now")
+    assert "hello" not in caplog.text
 
 
 def test_a_stream_that_breaks_inside_is_an_error_event(stub):

@@ -342,3 +342,35 @@ def test_the_server_listens_on_this_machine_only(port):
         if not name.startswith("127."):
             with pytest.raises(OSError, match=r"refused|timed out|unreachable"):
                 socket.create_connection((name, port), timeout=2)
+
+
+def test_an_answer_that_nobody_reads_is_given_up(stub):
+    app = make_app(HttpUpstream(stub.url), limits=Limits(write_seconds=0.3))
+    stub.mode = "large"
+    try:
+        with served(app) as port, socket.socket() as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.settimeout(8)
+            connection.connect(("127.0.0.1", port))
+            connection.sendall(head() + BODY)
+            time.sleep(1.5)
+            assert len(read_all(connection)) < 7_000_000
+            stub.mode = "ok"
+            assert parsed(post(port, BODY))[0] == 200
+    finally:
+        stub.mode = "ok"
+
+
+def test_a_large_answer_that_is_read_slowly_arrives_whole(stub):
+    stub.mode = "large"
+    try:
+        with served(make_app(HttpUpstream(stub.url))) as port, socket.socket() as connection:
+            connection.settimeout(8)
+            connection.connect(("127.0.0.1", port))
+            connection.sendall(head() + BODY)
+            time.sleep(0.3)
+            status, data = parsed(read_all(connection))
+    finally:
+        stub.mode = "ok"
+    assert status == 200
+    assert len(data["choices"][0]["message"]["content"]) == 7_000_000

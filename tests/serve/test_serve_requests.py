@@ -1,5 +1,6 @@
 """What the checks are made of: names of hosts and keys, framing, bodies, requests under a guard, stream chunks."""
 
+import asyncio
 import json
 import math
 import string
@@ -23,7 +24,7 @@ from steelyard.serve.chat_api import (
     to_json,
 )
 from steelyard.serve.metrics import Metrics
-from steelyard.serve.request_checks import names_host_or_key, parse_body
+from steelyard.serve.request_checks import check_head, names_host_or_key, parse_body, read_body
 from steelyard.serve.slow_requests import framing_fault
 
 USER = [{"role": "user", "content": "hello"}]
@@ -262,3 +263,40 @@ def test_labels_of_metrics_are_bounded():
     assert 'steelyard_guard_verdicts_total{verdict="jailbroken"} 1.0' in page
     assert 'steelyard_guard_verdicts_total{verdict="unknown"} 51.0' in page
     assert 'steelyard_guard_requests_total{route="other",status="404"} 50.0' in page
+
+
+def scope_of(**headers):
+    pairs = {"host": "localhost", "content-type": "application/json", **headers}
+    sent = [(name.replace("_", "-").encode(), value.encode()) for name, value in pairs.items()]
+    return {"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": sent}
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"content_length": "5", "transfer_encoding": "chunked"}, 400),
+        ({"content_length": "five"}, 400),
+        ({"content_length": "-5"}, 400),
+        ({"content_length": "99999999999"}, 413),
+        ({"content_length": "5"}, 200),
+        ({"transfer_encoding": "chunked"}, 200),
+        ({"content_encoding": "br"}, 415),
+    ],
+)
+def test_heads_are_checked_under_any_server(headers, status):
+    assert status_of(lambda: check_head(scope_of(**headers), Limits())) == status
+
+
+def test_a_body_is_given_up_when_it_does_not_end():
+    taken = []
+
+    async def endless():
+        taken.append(1)
+        return {"type": "http.request", "body": b" " * 2**20, "more_body": True}
+
+    async def leaves():
+        return {"type": "http.disconnect"}
+
+    assert status_of(lambda: asyncio.run(read_body(endless, Limits()))) == 413
+    assert len(taken) < 20
+    assert asyncio.run(read_body(leaves, Limits())) is None

@@ -324,9 +324,9 @@ class _Sender:
         await self._send(message)
 
     async def error(self, error: ProxyError) -> None:
-        """Send ``error``, unless an answer has begun: then its sender ends the connection."""
+        """Send ``error``, unless an answer has begun: the server then ends the connection in the middle of it."""
         if self._status:
-            raise error
+            return
         body = to_json(error.body())
         headers = [(b"content-type", JSON_TYPE.encode()), (b"content-length", b"%d" % len(body))]
         headers.append((b"connection", b"close"))  # an unread body may follow
