@@ -20,6 +20,7 @@ from steelyard.guard import (
 )
 from steelyard.guard.discrepancy.lm_polygraph import check_seam
 from steelyard.guard.discrepancy.scorer import columns
+from steelyard.models.default import load_default_embedder
 from steelyard.models.embedders import HashingEmbedder, TokenStates
 from steelyard.models.tiny import tiny_random_lm
 
@@ -223,3 +224,14 @@ def test_black_box_needs_token_states():
         BlackBoxDiscrepancy(HashingEmbedder())
     with pytest.raises(InputError, match="dist must be one of"):
         BlackBoxDiscrepancy(Mixing(), dist="dot")
+
+
+def test_black_box_on_a_real_encoder():
+    box = BlackBoxDiscrepancy(load_default_embedder())
+    questions = ["What is the capital of France?"] * 3
+    S = box.score(questions, ["Paris.", "The capital of France is Paris.", "  Paris."])
+    assert (S < -1e-4).all()
+    assert S[2] == pytest.approx(S[0], abs=1e-5)  # blanks are no tokens
+    assert box.score([questions[0]], ["The capital of France is Paris."])[0] == pytest.approx(S[1], abs=1e-5)
+    with pytest.warns(UserWarning, match="more than 256 tokens"):
+        assert np.isfinite(box.score(["why " * 400], ["Paris."])).all()
