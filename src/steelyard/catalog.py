@@ -59,6 +59,13 @@ METHODS: tuple[Entry, ...] = (
         "nn.Module",
         "recurrent convolutional networks that learn their breadth, depth and time at a price each",
     ),
+    Entry(
+        "discrepancy",
+        "guard",
+        "guard",
+        "transformers, scikit-learn",
+        "a hallucination score from how much its question changes the states of an answer's own tokens",
+    ),
 )
 
 

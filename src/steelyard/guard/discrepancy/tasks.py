@@ -298,6 +298,8 @@ def _checksum(model: str | None) -> str:
         return smollm2.check()
     path = Path(_folder(model))
     files = [path] if path.is_file() else [*sorted(path.glob("*.safetensors")), path / "config.json"]
+    if not path.exists():
+        raise InputError(f"model {path} is neither a folder nor a file; give a Hugging Face folder or a GGUF file")
     if len(files) == 1 and path.is_dir():
         raise InputError(f"model {path} holds no .safetensors file; other formats are not loaded")
     digest = hashlib.sha256()
