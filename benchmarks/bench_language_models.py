@@ -58,10 +58,10 @@ def prompts(lm: TransformersLM, length: int, shared: int, rows: int) -> list[lis
 def write(lm: TransformersLM, rows: list[list[int]], new: int, share: bool) -> list[list[int]]:
     """Return ``new`` tokens per row, whatever they are: nothing ends a text."""
     work = [Row(ids, new) for ids in rows]
-    with lm._use():
-        for gathered in group(rows, [len(ids) - 1 for ids in rows], share):
-            start = shared_start(lm._decoder, rows[0][: gathered.shared])
-            decode(lm._decoder, work, Sampling(), ends=(), start=start, shared=gathered.shared)
+    with lm.exclusive():
+        ((_, shared),) = group(rows, [len(ids) - 1 for ids in rows], share)
+        start = shared_start(lm._decoder, rows[0][:shared])
+        decode(lm._decoder, work, Sampling(), ends=(), start=start, shared=shared)
     return [row.tokens for row in work]
 
 
@@ -111,14 +111,14 @@ def scoring(lm: TransformersLM, rounds: int) -> dict[str, float]:
 
 
 def sampled_once(lm: TransformersLM) -> dict[str, float]:
-    """Return 8 samples of one prompt over one call: the whole prompt is shared."""
+    """Return 8 texts of one prompt over one call: the prompt runs once."""
     rows = prompts(lm, 148, 148, 1) * 8
     calls: dict[str, Callable[[], object]] = {
         "one call": lambda: write(lm, rows[:1], 16, False),
-        "shared": lambda: write(lm, rows, 16, True),
+        "texts": lambda: write(lm, rows, 16, False),
     }
     seconds = interleaved(calls, repeats=3, warmup=0, clock=time.process_time)
-    return {"8 samples of one prompt over one call": over(seconds["shared"], seconds["one call"])}
+    return {"8 texts of one prompt over one call": over(seconds["texts"], seconds["one call"])}
 
 
 @contextlib.contextmanager

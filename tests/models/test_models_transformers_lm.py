@@ -68,6 +68,13 @@ def test_n_texts_of_a_prompt_stand_side_by_side(lm, plain):
     assert greedy[0] == greedy[1] != greedy[2] == greedy[3]
 
 
+def test_a_prompt_runs_once_for_all_its_texts(lm, passes):
+    options = {"temperature": 1.0, "seed": 3, "max_new_tokens": 3}
+    texts = lm.generate(PROMPTS[:2], n=2, **options)
+    assert passes == [(2, passes[0][1]), (4, 1), (4, 1)]
+    assert texts == lm.generate([PROMPTS[0]] * 2 + [PROMPTS[1]] * 2, **options)
+
+
 def test_a_seeded_text_is_the_same_in_any_wave(lm):
     options = {"temperature": 0.8, "max_new_tokens": 8}
     seeds = [11, 12, 13, 14, 15, 16]
@@ -94,33 +101,40 @@ def test_global_random_states_are_left_alone(lm):
     np.testing.assert_array_equal(before[1]["key"], after["key"])
 
 
-def test_equal_prompts_are_answered_once_at_temperature_0(lm, monkeypatch):
-    rows = []
+@pytest.fixture
+def passes(monkeypatch):
+    """The shape of the tokens of every pass that gives logits."""
+    shapes = []
     run = Decoder.logits
-    monkeypatch.setattr(
-        Decoder,
-        "logits",
-        lambda self, ids, *more, **options: (rows.append(len(ids)), run(self, ids, *more, **options))[1],
-    )
+
+    def logits(self, ids, *more, **options):
+        shapes.append(tuple(ids.shape))
+        return run(self, ids, *more, **options)
+
+    monkeypatch.setattr(Decoder, "logits", logits)
+    return shapes
+
+
+def test_equal_prompts_are_answered_once_at_temperature_0(lm, passes):
     assert len(set(lm.generate([PROMPTS[0]] * 3, n=2, max_new_tokens=2))) == 1
-    assert rows == [1, 1]
+    assert [rows for rows, _ in passes] == [1, 1]
 
 
-def test_finished_rows_leave_the_batch(lm, monkeypatch):
+def test_finished_rows_leave_the_batch(lm, monkeypatch, passes):
     tokens = [one.tokens for one in lm.generations(PROMPTS[:3], max_new_tokens=10)]
     end = tokens[0][2]
     monkeypatch.setattr(lm, "_ends", frozenset([end]))
-    rows = []
-    run = Decoder.logits
-    monkeypatch.setattr(
-        Decoder,
-        "logits",
-        lambda self, ids, *more, **options: (rows.append(len(ids)), run(self, ids, *more, **options))[1],
-    )
+    passes.clear()
     ended = [one.tokens for one in lm.generations(PROMPTS[:3], max_new_tokens=10)]
     assert ended == [row[: row.index(end)] if end in row else row for row in tokens]
+    rows = [rows for rows, _ in passes]
     assert rows == sorted(rows, reverse=True)
     assert rows[-1] < rows[0]
+
+
+def test_a_shared_start_runs_once(lm, passes):
+    lm.generate(PROMPTS, max_new_tokens=1)
+    assert all(width < len(lm.prompt_ids(PROMPTS[0])) // 2 for _, width in passes)
 
 
 def test_stop_strings_cut_the_text_and_what_belongs_to_it(lm):

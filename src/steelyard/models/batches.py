@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from steelyard.extras import require
@@ -23,11 +23,6 @@ class Group(NamedTuple):
 
     rows: list[int]
     shared: int
-
-    def batches(self, size: int) -> Iterator[list[int]]:
-        """Yield the rows, at most ``size`` at a time."""
-        for start in range(0, len(self.rows), size):
-            yield self.rows[start : start + size]
 
 
 def group(rows: Sequence[Ids], limits: Sequence[int], share: Share) -> list[Group]:

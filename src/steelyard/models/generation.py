@@ -94,9 +94,7 @@ def decode(
         layers: States to keep; costs one more pass when a text was ended by its length or by ``stopped``.
     """
     torch = require("torch", "models")
-    ids, mask = padded([row.ids[shared:] for row in rows], "left", decoder.device)
-    mask = torch.cat([mask.new_ones((len(rows), shared)), mask], dim=1)
-    logits, cache = decoder.logits(ids, mask, repeated(start, len(rows)))
+    logits, mask, cache = _prompts(decoder, rows, start, shared)
     active = list(rows)
     with decoder.recording(layers) as seen:
         while True:
@@ -112,6 +110,21 @@ def decode(
             logits, cache = decoder.logits(latest, mask, cache)
             for place, row in enumerate(active if layers else ()):
                 row.states.append(torch.stack([seen[layer][place, -1] for layer in layers]).float().cpu())
+
+
+def _prompts(decoder: Decoder, rows: Sequence[Row], start: Any, shared: int) -> tuple[Tensor, Tensor, Any]:
+    """Run the prompts, equal ones once; return the logits of their last tokens, the mask and the cache, by row."""
+    torch = require("torch", "models")
+    places: dict[tuple[int, ...], int] = {}
+    index = [places.setdefault(tuple(row.ids), len(places)) for row in rows]
+    ids, mask = padded([prompt[shared:] for prompt in places], "left", decoder.device)
+    mask = torch.cat([mask.new_ones((len(places), shared)), mask], dim=1)
+    logits, cache = decoder.logits(ids, mask, repeated(start, len(places)))
+    if len(places) < len(rows):
+        of_row = torch.tensor(index, device=mask.device)
+        cache.batch_select_indices(of_row)
+        logits, mask = logits[of_row], mask[of_row]
+    return logits, mask, cache
 
 
 def _extend(
@@ -138,7 +151,7 @@ def pick(logits: Tensor, sampling: Sampling, rows: Sequence[Row]) -> list[int]:
     """Return the next token of every row from its logits, (rows, vocabulary)."""
     torch = require("torch", "models")
     if sampling.temperature > 0:
-        logits = logits / sampling.temperature
+        logits = (logits - logits.amax(-1, keepdim=True)) / sampling.temperature  # at most 0: no overflow
         if sampling.top_p < 1:
             logits = nucleus(logits, sampling.top_p)
         noise = np.stack([_gumbel(row.noise, logits.shape[1]) for row in rows])

@@ -149,7 +149,7 @@ class TransformersLM:
             temperature: 0 takes the likeliest token; equal prompts are then answered once.
             top_p: Draw from the smallest set of likeliest tokens that has this probability.
             stop: A text ends before the first of these strings.
-            n: Texts per prompt.
+            n: Texts per prompt, which runs once for all of them.
             seed: A number, from which each text gets a stream of its own, or one number per text; None draws anew.
 
         Raises:
@@ -212,7 +212,7 @@ class TransformersLM:
             InputError: As :meth:`generate`; or there is not one response per prompt.
         """
         texts = self._scored(prompts, responses)
-        with self._use():
+        with self.exclusive():
             return scoring.logprobs(self._decoder, texts, self.batch_size, self.share_prefix)
 
     def hidden_states(
@@ -228,7 +228,7 @@ class TransformersLM:
         texts, numbers = self._scored(prompts, responses), self._layers(layers)
         if not numbers:
             raise InputError("layers must name at least one layer")
-        with self._use():
+        with self.exclusive():
             return scoring.states(self._decoder, texts, numbers, self.batch_size, self.share_prefix)
 
     def prompt_ids(self, prompt: Prompt) -> list[int]:
@@ -243,27 +243,28 @@ class TransformersLM:
         """Return what a response can stand behind when there is no prompt: the assistant's header, or BOS."""
         return chat.assistant_header_ids(self.tokenizer)
 
-    def exclusive(self) -> contextlib.AbstractContextManager[None]:
-        """Return a block in which this thread alone runs the model, without gradients: for passes of one's own."""
-        return self._use()
-
     @contextlib.contextmanager
-    def _use(self) -> Iterator[None]:
+    def exclusive(self) -> Iterator[None]:
+        """Open a block in which this thread alone runs the model, without gradients: for passes of one's own."""
         with self._turn, require("torch", "models").no_grad():
             yield
 
     def _decode(self, work: Sequence[Row], sampling: Sampling, stopped: Stopped | None, layers: Sequence[int]) -> None:
-        ids = [row.ids for row in work]
+        copies: dict[tuple[int, ...], list[Row]] = {}
+        for row in work:
+            copies.setdefault(tuple(row.ids), []).append(row)
+        prompts = list(copies)
         longest = max((len(row.ids) + row.limit for row in work), default=0)
         # padding between the shared start and the rest would count as looked-back-over text
         share = self.share_prefix if longest <= (self._decoder.window or longest) else False
-        with self._use():
-            for gathered in group(ids, [len(row) - 1 for row in ids], share):
-                start = shared_start(self._decoder, ids[gathered.rows[0]][: gathered.shared])
-                for batch in gathered.batches(self.batch_size):
+        with self.exclusive():
+            for members, shared in group(prompts, [len(ids) - 1 for ids in prompts], share):
+                start = shared_start(self._decoder, prompts[members[0]][:shared])
+                rows = [row for index in members for row in copies[prompts[index]]]
+                for place in range(0, len(rows), self.batch_size):
                     decode(
-                        self._decoder, [work[index] for index in batch], sampling, ends=self._ends, stopped=stopped,
-                        start=start, shared=gathered.shared, layers=layers,
+                        self._decoder, rows[place : place + self.batch_size], sampling, ends=self._ends,
+                        stopped=stopped, start=start, shared=shared, layers=layers,
                     )  # fmt: skip
 
     def _stopped(self, stops: Sequence[str]) -> Stopped:
