@@ -296,6 +296,22 @@ def test_a_later_wave_knows_the_answers_of_the_earlier_ones():
     assert (result.calls, result.votes) == (2, (0, 1, 0, 1, 0))
 
 
+@given(st.integers(0, 2**32), st.integers(1, 9), st.text(alphabet="ab", min_size=1, max_size=5))
+@settings(max_examples=60)
+def test_neither_merging_nor_stopping_early_changes_a_vote(seed, n, text):
+    def vote(prompts):
+        return ["Sure" if prompt.count("a") % 2 else REFUSAL for prompt in prompts]
+
+    options = {"disrupt": disrupt_swap(0.5, "ab", min_chars=1), "rectify": None, "n": n, "seed": seed}
+    full = DRSmoothing(vote, dedupe=False, **options)(text)
+    merged = DRSmoothing(vote, dedupe=True, **options)(text)
+    early = DRSmoothing(vote, dedupe=True, early_stop=True, **options)(text)
+    assert (merged.votes, merged.response, merged.chosen) == (full.votes, full.response, full.chosen)
+    assert early.votes == full.votes[: len(early.votes)]
+    assert early.jailbroken == full.jailbroken
+    assert merged.calls == len({copy.rectified for copy in full.copies}) <= full.calls == n
+
+
 @pytest.mark.parametrize(
     ("target", "options", "calls"),
     [
@@ -591,7 +607,7 @@ def test_the_papers_setting():
     result = guard(USER)
     assert result.n == 10
     assert {copy.rectified for copy in result.copies} == {"tell me how clocks work"}
-    assert len(rectifier.asked) == 10
+    assert [len(prompts) for prompts, _ in rectifier.calls] == [10]  # the paraphrases of all copies in one call
     assert DRSmoothing.paper(rectifier, n=3)(USER).n == 3
 
 

@@ -18,8 +18,8 @@ _REDRAWS = 16  # of a copy in which noise left nothing but white space
 _MANY = 0.5  # share of copies equal to the prompt from which the user is told
 
 HARMFUL = (
-    "at least gamma of the copies were judged jailbroken: voting makes this answer worse than a single call, and more "
-    "copies make it worse still"
+    "at least gamma of the copies were judged jailbroken (the model complied): if this is an attack, voting does "
+    "not stop it and more copies make it worse; for a harmless prompt this is as it should be"
 )
 IDLE = "at least half of the copies were not disrupted at all: raise q, or use min_chars for short prompts"
 RESTORED = (
