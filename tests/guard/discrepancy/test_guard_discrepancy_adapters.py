@@ -85,6 +85,8 @@ def test_threshold_and_predict(det):
         fresh.predict([0.0])
     assert fresh.fit_threshold([0, 1, 2, 3], "otsu") == 1.5
     assert fresh.predict([1.5, 1.6]).tolist() == [0, 1]
+    with pytest.raises(InputError, match=r"scores\[1\] is NaN"):
+        fresh.predict([1.5, np.nan])
     assert fresh.fit_threshold([0, 1], "youden", labels=[0, 1]) == 0.5
 
 

@@ -449,11 +449,23 @@ def test_bad_states(lm):
         ({"position_ids": "free"}, "position_ids must be one of"),
         ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"layer": 9}, r"layer must lie in 1\.\.4"),
+        ({"length_adjust": True}, "length_adjust must be the line"),
     ],
 )
 def test_bad_options(lm, options, message):
     with pytest.raises(InputError, match=message):
         EmbeddingDiscrepancy(lm, **options)
+
+
+def test_layers_of_passes_are_checked(lm):
+    for layers in ([], [5], [-1]):
+        with pytest.raises(InputError, match=r"layers must be indices 0\.\.4"):
+            EmbeddingDiscrepancy(lm).passes(["Why?"], ["x"], layers=layers)
+
+
+def test_a_model_of_transformers_stays_where_it_is():
+    moved = tiny_random_lm(layers=2)
+    assert EmbeddingDiscrepancy(moved.model.to("meta"), moved.tokenizer).lm.model.device.type == "meta"
 
 
 def test_a_model_without_states_points_to_the_black_box(lm):

@@ -110,6 +110,10 @@ class EmbeddingDiscrepancy(Scorer):
                 raise InputError(f"{name} must be one of {', '.join(known)}, got {value!r}")
         if batch_size < 1:
             raise InputError(f"batch_size must be at least 1, got {batch_size}")
+        if length_adjust is not None and not isinstance(length_adjust, LengthAdjustment):
+            raise InputError(
+                "length_adjust must be the line that fit_length_adjust(scores, responses) returns, or None"
+            )
         self.lm = _language_model(model, tokenizer)
         self.layers = resolve_layers(layer, self.lm.num_layers)
         self.prefix_ids = alone_prefix(self.lm, prefix)
@@ -177,6 +181,8 @@ class EmbeddingDiscrepancy(Scorer):
         """
         prompts = self._prompts(questions, responses, contexts, condition)
         kept = self.layers if layers is None else layers
+        if not len(kept) or not all(0 <= layer <= self.lm.num_layers for layer in kept):
+            raise InputError(f"layers must be indices 0..{self.lm.num_layers}, at least one, got {list(kept)}")
         found = dict(self._pairs(prompts, responses, base, kept, logits=logits, keep_prefix=keep_prefix))
         return [found[row] for row in range(len(responses))]
 
@@ -354,7 +360,7 @@ def _language_model(model: Any, tokenizer: Any) -> Any:
     if hasattr(model, "get_output_embeddings") and hasattr(model, "config"):
         if tokenizer is None:
             raise InputError("tokenizer is missing: a Hugging Face model needs its tokenizer beside it")
-        return TransformersLM(model, tokenizer)
+        return TransformersLM(model, tokenizer, device=str(model.device))
     raise InputError(
         f"model must give hidden states, and {type(model).__name__} gives none; use a transformers model, or "
         f"BlackBoxDiscrepancy(embedder), which needs the texts only"

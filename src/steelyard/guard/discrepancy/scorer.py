@@ -46,11 +46,16 @@ class Scorer(ABC):
         """Return 1 for hallucinated (score above the threshold) and 0 otherwise, shape (n,), from scores (n,).
 
         Raises:
-            InputError: No threshold was fitted.
+            InputError: No threshold was fitted; a score is NaN.
         """
         if self.threshold is None:
             raise InputError("no threshold yet; call fit_threshold(scores) on a reference pool first")
-        return (np.asarray(scores, dtype=np.float64) > self.threshold).astype(np.int64)
+        s = np.asarray(scores, dtype=np.float64)
+        if np.isnan(s).any():
+            raise InputError(
+                f"scores[{int(np.argmax(np.isnan(s)))}] is NaN, of an answer without a token; leave it out"
+            )
+        return (s > self.threshold).astype(np.int64)
 
     def decision_function(self, X: Sequence[Any]) -> Array:
         """Return the score S of each row, shape (n,): **higher = more abnormal**, PyOD's convention.
