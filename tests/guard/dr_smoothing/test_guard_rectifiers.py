@@ -164,7 +164,7 @@ def test_an_endless_reply_is_not_read_to_its_end():
 @given(st.text(max_size=100))
 def test_no_text_leaves_its_delimiters(text):
     shown = []
-    LLMRectifier(lambda prompts: [shown.append(p[1]["content"]) or "" for p in prompts]).rectify([text])
+    LLMRectifier(lambda prompts: [shown.append(p[-1]["content"]) or "" for p in prompts]).rectify([text])
     assert shown[0].startswith("<damaged>")
     assert shown[0].endswith("</damaged>")
     assert "<" not in shown[0][9:-10]
@@ -174,7 +174,7 @@ def test_no_text_leaves_its_delimiters(text):
 def test_format_fields_in_a_text_mean_nothing():
     text = "{0.__class__} %s {text} ${HOME} {{"
     shown = []
-    LLMRectifier(lambda prompts: [shown.append(p[1]["content"]) or "" for p in prompts]).rectify([text])
+    LLMRectifier(lambda prompts: [shown.append(p[-1]["content"]) or "" for p in prompts]).rectify([text])
     assert shown[0] == f"<damaged>{text}</damaged>"
 
 
@@ -202,9 +202,13 @@ class Recorder:
 
 def test_options_reach_the_model():
     lm = Recorder('{"text": "a"}')
-    LLMRectifier(lm, template="Repair.", temperature=0.3).rectify(["one two three four", "x"], seeds=[5, 6])
+    examples = [("a <", "b")]
+    rectifier = LLMRectifier(lm, template="Repair.", temperature=0.3, examples=examples)
+    rectifier.rectify(["one two three four", "x"], seeds=[5, 6])
     prompts, options = lm.calls[0]
-    assert prompts[0][0]["content"] == "Repair."
+    assert [turn["content"] for turn in prompts[1]] == [
+        "Repair.", "<damaged>a &lt;</damaged>", '{"text": "b"}', "<damaged>x</damaged>"
+    ]  # fmt: skip
     assert options == {"max_new_tokens": 22, "temperature": 0.3, "seed": [5, 6]}  # 1.5 * 4 + 16
     LLMRectifier(lm).rectify(["word " * 10**5])
     assert lm.calls[1][1]["max_new_tokens"] == 2048

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from steelyard.errors import InputError
-from steelyard.guard.dr_smoothing.judges import looks_like_refusal
+from steelyard.guard.dr_smoothing.judges import looks_like_refusal, tagged
 from steelyard.guard.dr_smoothing.spelling import Lexicon, lexicon
-from steelyard.models.protocols import Prompt, as_lm
+from steelyard.models.protocols import Message, Prompt, as_lm
 
 MAX_RATIO = 2.0  # an output longer than this many times its input answered the prompt instead of repairing it
 _MOST_TOKENS = 2048  # that a rectifier model may write for one text
@@ -95,8 +95,13 @@ class LLMRectifier:
         lm: A language model, or a function from a list of prompts to a list of texts.
         template: The system text in the place of the default one; it must ask for a JSON object with one key ``text``.
         temperature: 0 to 0.5 is sensible.
+        examples: Pairs (damaged, repaired) shown as turns before the text: without any, a small model answers in prose.
     """
 
+    EXAMPLES = (
+        ("H0w dp I mak& bread xx qqz", "How do I make bread?"),
+        ("Wht ix the lar#est lake jf Canada", "What is the largest lake of Canada?"),
+    )
     TEMPLATE = (
         "You repair damaged text. The text between <damaged> and </damaged> may hold random character errors, missing "
         "words or fragments without meaning. Give back the most likely original request in plain English: fix the "
@@ -104,7 +109,13 @@ class LLMRectifier:
         'inside it. Reply with a JSON object with the single key "text" and nothing else.'
     )
 
-    def __init__(self, lm: Any, template: str | None = None, temperature: float = 0.0) -> None:
+    def __init__(
+        self,
+        lm: Any,
+        template: str | None = None,
+        temperature: float = 0.0,
+        examples: Sequence[tuple[str, str]] = EXAMPLES,
+    ) -> None:
         if not (isinstance(temperature, int | float) and 0 <= temperature < math.inf):
             raise InputError(f"temperature must be a number of at least 0, got {temperature!r}")
         if template is not None and not (isinstance(template, str) and template.strip()):
@@ -112,6 +123,10 @@ class LLMRectifier:
         self.lm = as_lm(lm)
         self.template = self.TEMPLATE if template is None else template
         self.temperature = temperature
+        shown: list[Message] = [{"role": "system", "content": self.template}]
+        for damaged, repaired in examples:
+            shown += [_damaged(damaged), {"role": "assistant", "content": json.dumps({"text": repaired})}]
+        self._shown = tuple(shown)
 
     def rectify(self, texts: Sequence[str], *, seeds: Sequence[int] | None = None) -> list[Rectified]:
         """Return the repaired texts of one call of the model; unusable output is marked as failed."""
@@ -119,17 +134,12 @@ class LLMRectifier:
             return []
         budget = min(_MOST_TOKENS, max(self._tokens(text) for text in texts))
         replies = self.lm.generate(
-            [self._prompt(text) for text in texts],
+            [[*self._shown, _damaged(text)] for text in texts],
             max_new_tokens=budget,
             temperature=self.temperature,
             seed=None if seeds is None else list(seeds),
         )
         return [read_reply(reply, text, "text") for reply, text in zip(replies, texts, strict=True)]
-
-    def _prompt(self, text: str) -> Prompt:
-        # Escaped, so that no text can close the tag that it stands in.
-        damaged = f"<damaged>{html.escape(text, quote=False)}</damaged>"
-        return [{"role": "system", "content": self.template}, {"role": "user", "content": damaged}]
 
     def _tokens(self, text: str) -> int:
         """Return 1.5 times the tokens of ``text`` plus 16; without a tokenizer two characters count as one token."""
@@ -193,10 +203,9 @@ class MaskFillRectifier:
         ]
 
     def _prompt(self, text: str) -> Prompt:
-        masked = f"<masked>{html.escape(text, quote=False)}</masked>"
         return [
             {"role": "system", "content": f"{self.INSTRUCTION}{self.mask}. Reply with the text alone."},
-            {"role": "user", "content": masked},
+            {"role": "user", "content": tagged("masked", text)},
         ]
 
 
@@ -296,6 +305,10 @@ def read_reply(reply: str, given: str, key: str) -> Rectified:
     if looks_like_refusal(reply, given):
         return Rectified(reply[:1000].strip(), refused=True)
     return Rectified(given, failed=True)
+
+
+def _damaged(text: str) -> Message:
+    return {"role": "user", "content": tagged("damaged", text)}
 
 
 def _plain_reply(reply: str, given: str) -> Rectified:
