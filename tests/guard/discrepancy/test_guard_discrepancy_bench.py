@@ -106,10 +106,12 @@ def test_equal_seeds_give_equal_scores_and_other_seeds_other_questions(data):
 def test_states_kept_from_generation_give_the_scores_of_both_passes(data, lm):
     detector = EmbeddingDiscrepancy(lm)
     answers = answering.live_answers(cell(data=data), lm, detector.layers)
-    d, both = scoring._discrepancy(detector, answers, 1.0)
+    pairs, _, _ = scoring.all_passes(detector, answers)
+    d, both = scoring._discrepancy(detector, answers, pairs, 1.0)
     again = detector.score(answers.questions, answers.responses, answers.contexts)
     same = [lm.response_ids(text) == ids for text, ids in zip(answers.responses, answers.tokens, strict=True)]
     assert d.scores[same] == pytest.approx(again[same], abs=1e-5)
+    assert both.scores == pytest.approx(again, abs=1e-5)
     assert both.cpu > d.cpu >= 0
 
 
@@ -139,11 +141,12 @@ def test_a_subset_without_both_classes_grows_until_they_are_there(data, lm, monk
         return Labels(right, right)
 
     monkeypatch.setattr(answering, "label_answers", rare)
-    answers = answering.live_answers(cell(data=data, least=2), lm, (1,))
-    assert asked == [6, 2, 2]
-    assert (~answers.wrong).sum() == 2
-    assert len(answers.responses) == len(answers.states) == len(answers.tokens) == 10
-    assert len(set(answers.groups.tolist())) == 10
+    answers = answering.live_answers(cell(data=data, least=1), lm, (1,))
+    assert asked == [6, 3]
+    assert (~answers.wrong).sum() == 1
+    assert len(answers.responses) == len(answers.states) == len(answers.tokens) == 6  # as many as were wanted
+    assert answers.rates == pytest.approx((8 / 9, 8 / 9))
+    assert len(set(answers.groups.tolist())) == 6
     asked.clear()
     with pytest.raises(InputError, match="seed 0: 8 of 10 answers wrong; at least 4 of each class"):
         answering.live_answers(cell(data=data, least=4), lm, (1,))
@@ -159,6 +162,13 @@ def test_empty_answers_are_left_out_and_counted(data, lm, monkeypatch):
     monkeypatch.setattr(lm, "generations", some_empty)
     answers = answering.live_answers(cell(data=data), lm, (1,))
     assert (answers.unanswered, len(answers.responses)) == (1, 5)
+
+
+def test_arms_that_read_the_prompt_once_more_can_be_left_out(data):
+    found = BENCH.run(cell(data=data, samples=2, p_true=False, ln_entropy=False))
+    derived = BENCH.derive({"discrepancy": found.metrics})
+    assert not {"p_true", "ln_entropy"} & set(derived)
+    assert {"lexical", "eigenscore", "cheapest_multi"} <= set(derived)
 
 
 def test_planted_answers_and_the_lines_to_compare_with(data):

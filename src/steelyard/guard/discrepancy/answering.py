@@ -21,7 +21,7 @@ from steelyard.guard.discrepancy.tasks import Pair, Question, questions_of, want
 from steelyard.models.default import load_default_lm
 from steelyard.models.transformers_lm import TransformersLM
 
-MOST = 3  # times the wanted number of answers, when a class is rare
+MOST = 8  # times the wanted number of answers are given when a class is rare
 Flags = NDArray[np.bool_]
 
 
@@ -39,6 +39,7 @@ class Answers(NamedTuple):
         wrong_rouge: True where ROUGE-L with every gold text is .5 or less; None where there are no gold texts.
         states: For each answer (layers, T, d).
         unanswered: Questions that got an empty answer and were left out.
+        rates: Share of wrong answers by either rule, among all that were given.
     """
 
     questions: list[str]
@@ -51,6 +52,7 @@ class Answers(NamedTuple):
     wrong_rouge: Flags | None
     states: list[Any] | None
     unanswered: int = 0
+    rates: tuple[float, float] | None = None
 
 
 def open_model(cell: CellInput) -> TransformersLM:
@@ -69,8 +71,12 @@ def open_model(cell: CellInput) -> TransformersLM:
 def live_answers(cell: CellInput, lm: TransformersLM, layers: Sequence[int]) -> Answers:
     """Let the model answer the cell's questions greedily, as many as wanted and until both classes are there.
 
+    Where one class is rare more questions are answered; then all answers of that class are kept, and of the other the
+    first, so that as many are judged as wanted. That uses labels, no score, and leaves the area under the curve alone.
+
     Raises:
-        InputError: Fewer than ``least`` answers of one class after all questions of the part, or three times as many.
+        InputError: Fewer than ``least`` answers of one class after all questions of the part, or ``MOST`` times
+            the wanted ones.
     """
     asked, (count, least) = questions_of(cell), wanted(cell)
     end = min(count, len(asked))
@@ -82,9 +88,33 @@ def live_answers(cell: CellInput, lm: TransformersLM, layers: Sequence[int]) -> 
                 f"task '{cell.task}', seed {cell.seed}: {int(done.wrong.sum())} of {len(done.wrong)} answers wrong; "
                 f"at least {least} of each class are needed, so give more questions"
             )
-        start, end = end, min(most, end + max(1, count // 3))
+        start, end = end, min(most, end + max(1, count // 2))
         done = _joined(done, _answer(cell, lm, layers, asked[start:end]))
-    return done
+    assert done.wrong_rouge is not None
+    rates = float(done.wrong.mean()), float(done.wrong_rouge.mean())
+    return _kept(done, count)._replace(rates=rates)
+
+
+def _kept(done: Answers, count: int) -> Answers:
+    """Return ``count`` answers: all of the rarer class, and the first of the other."""
+    assert done.wrong_rouge is not None
+    assert done.states is not None
+    rare = done.wrong if done.wrong.sum() * 2 < len(done.wrong) else ~done.wrong
+    spare = max(0, len(rare) - count)
+    common = np.flatnonzero(~rare)
+    rows = np.setdiff1d(np.arange(len(rare)), common[len(common) - spare :])
+    return Answers(
+        [done.questions[row] for row in rows],
+        [done.contexts[row] for row in rows],
+        [done.prompts[row] for row in rows],
+        [done.responses[row] for row in rows],
+        [done.tokens[row] for row in rows],
+        done.groups[rows],
+        done.wrong[rows],
+        done.wrong_rouge[rows],
+        [done.states[row] for row in rows],
+        done.unanswered,
+    )
 
 
 def _answer(cell: CellInput, lm: TransformersLM, layers: Sequence[int], asked: Sequence[Question]) -> Answers:

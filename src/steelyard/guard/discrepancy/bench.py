@@ -91,14 +91,15 @@ def measured(
 ) -> Measured:
     """Score ``answers`` in every way and return the figures of all arms."""
     embedder = load_default_embedder()
-    scored = scoring.single_columns(detector, embedder, answers)
+    scored = scoring.single_columns(detector, embedder, answers, bool(cell.params["p_true"]))
     columns, k = dict(scored.columns), samples_of(cell, given)
     if k:
-        samples, cpu = scoring.draw_samples(
+        samples, cpu, tokens = scoring.draw_samples(
             detector.lm, answers.prompts, k, float(cell.options.get("temperature") or cell.params["temperature"]),
             answering.new_tokens(cell), derive_seed(cell.root, f"{cell.task}/samples", cell.seed),
+            bool(cell.params["ln_entropy"]),
         )  # fmt: skip
-        columns |= scoring.multi_columns(samples, embedder, answers, cpu)
+        columns |= scoring.multi_columns(samples, embedder, answers, cpu, tokens)
     areas, by_layer = _areas(Scored(columns, scored.by_layer), answers, given)
     metrics: dict[str, float] = {}
     for arm, column in columns.items():
@@ -148,14 +149,15 @@ def _areas(scored: Scored, answers: Answers, given: bool) -> tuple[dict[str, dic
 
 def _about(answers: Answers, cpu: float) -> dict[str, float]:
     """Return what is said of the answers themselves."""
+    wrong, wrong_rouge = answers.rates or (float(answers.wrong.mean()), None)
     found = {
-        "wrong": float(answers.wrong.mean()),
+        "wrong": wrong,
         "answers": float(len(answers.responses)),
         "answer_tokens": float(np.mean([len(ids) for ids in answers.tokens])),
         "unanswered": float(answers.unanswered),
     }
-    if answers.wrong_rouge is not None:
-        found |= {"wrong_rouge": float(answers.wrong_rouge.mean()), "answer_cpu": 1e3 * cpu}
+    if wrong_rouge is not None:
+        found |= {"wrong_rouge": wrong_rouge, "answer_cpu": 1e3 * cpu}
     return found
 
 
@@ -165,7 +167,8 @@ XQUAD, TRUTHFUL = "XQuAD, CC BY-SA 4.0", "TruthfulQA, Apache-2.0"
 TASKS = (
     Task("planted", "Copied against planted answers, equal length", tasks.own_questions, OWN),
     Task("questions", "Own questions on passages, answered live", tasks.own_questions, f"{OWN}, {SMOLLM2}"),
-    Task("xquad", "XQuAD, answered live", tasks.xquad, f"{XQUAD}; {SMOLLM2}", dataset="xquad_en"),
+    Task("xquad", "XQuAD (paragraphs up to 700 letters), answered live", tasks.xquad, f"{XQUAD}; {SMOLLM2}",
+         dataset="xquad_en"),
     Task("halueval", "HaluEval with knowledge, answered live", tasks.halueval, f"{HALUEVAL}; {SMOLLM2}",
          dataset="halueval_qa"),
     Task("nq_open", "NQ-open without a text, answered live", tasks.nq_open, f"{NQ}; {SMOLLM2}", dataset="nq_open"),
@@ -184,6 +187,8 @@ PARAMS: Mapping[str, Any] = {
     "temperature": 1.0,
     "planted": 16,
     "batch_size": 16,
+    "p_true": True,
+    "ln_entropy": True,
 }
 RECIPE = (
     "A GPU with 24 GB or more: steelyard weigh discrepancy --data questions.jsonl --model FOLDER --samples 10 with an "
@@ -206,19 +211,19 @@ BENCH = BenchSpec(
                 Block(tasks=("planted",), arms=PLANTED_ARMS),
             ),
             seeds=6,
-            work=6 * (16 + 2 * 8 + 4) * 6,
-            params={**PARAMS, "answers": 8, "least": 3, "samples": 0, "planted": 8},
+            work=6 * 6 * (2 * 13 + 2),
+            params={**PARAMS, "answers": 7, "least": 2, "samples": 0, "planted": 5, "p_true": False},
             cell_seconds=300.0,
         ),
         "full": Profile(
             name="full",
             blocks=(
                 Block(tasks=("xquad",), arms=LIVE_ARMS),
-                Block(tasks=("halueval_pairs",), arms=LIVE_ARMS, seeds=3, params={"answers": 15}),
+                Block(tasks=("halueval_pairs",), arms=LIVE_ARMS, seeds=3, params={"answers": 10}),
             ),
             seeds=10,
-            work=10 * (90 * 6 + 2) + 3 * 32,
-            params=PARAMS,
+            work=10 * (30 * 6 + 2) + 3 * 22,
+            params={**PARAMS, "ln_entropy": False},
             cell_seconds=600.0,
         ),
         "long": Profile(
@@ -226,11 +231,11 @@ BENCH = BenchSpec(
             blocks=(
                 Block(tasks=("xquad", "halueval"), arms=LIVE_ARMS),
                 Block(tasks=("nq_open",), arms=LIVE_ARMS, params={"samples": 10}),
-                Block(tasks=GIVEN, arms=LIVE_ARMS),
+                Block(tasks=GIVEN, arms=LIVE_ARMS, params={"answers": 20}),
                 Block(tasks=("planted",), arms=PLANTED_ARMS, seeds=6),
             ),
             seeds=10,
-            work=10 * (2 * 135 * 6 + 135 * 11 + 2 * 90 + 60),
+            work=10 * (2 * 45 * 6 + 45 * 11 + 2 * 40 + 10) + 6 * 34,
             params={**PARAMS, "answers": 45},
             cell_seconds=1200.0,
         ),

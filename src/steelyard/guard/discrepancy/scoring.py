@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,10 +24,11 @@ from steelyard.guard.discrepancy.length import fit_length_adjustment
 from steelyard.guard.discrepancy.measure import probe_scores
 from steelyard.guard.discrepancy.multi_response import Samples
 from steelyard.guard.discrepancy.passes import Pair
+from steelyard.models.transformers_lm import TransformersLM
 
 Vector = NDArray[np.float64]
-TIMED = 8  # answers on which both passes are timed; their scores come from passes that other scores need as well
-_CHUNK = 16
+TIMED = 4  # answers on which both passes are timed; their scores come from passes that other scores need as well
+_CHUNK = 8  # the states of all layers at all tokens of so many prompts are held at once
 
 
 class Column(NamedTuple):
@@ -52,12 +53,19 @@ def timed(work: Callable[[], Any], answers: int) -> tuple[Any, float]:
     return found, (time.process_time() - start) / max(1, answers)
 
 
-def single_columns(detector: EmbeddingDiscrepancy, embedder: Any, answers: Answers) -> Scored:
-    """Return D with its variants, the single-pass baselines, the controls and the oracles that need labels."""
+def single_columns(detector: EmbeddingDiscrepancy, embedder: Any, answers: Answers, asks_itself: bool = True) -> Scored:
+    """Return D with its variants, the single-pass baselines, the controls and the probe.
+
+    Args:
+        detector: D, with its model.
+        embedder: A sentence encoder.
+        answers: What is judged.
+        asks_itself: Whether P(True) is among them, which reads the prompt once more.
+    """
     lengths = np.array([len(ids) for ids in answers.tokens], dtype=np.float64)
     alone = len(detector.prefix_ids) + float(lengths.mean())
     pairs, hide, hide_cpu = all_passes(detector, answers)
-    d, both = _discrepancy(detector, answers, alone)
+    d, both = _discrepancy(detector, answers, pairs, alone)
     by_layer = np.stack([scores_at(pairs, (place,)) for place in range(detector.lm.num_layers)])
     columns = {"discrepancy": d, "two_passes": both}
     columns |= {name: Column(s, d.tokens, d.cpu) for name, s in variants(pairs, detector, answers, by_layer).items()}
@@ -65,7 +73,9 @@ def single_columns(detector: EmbeddingDiscrepancy, embedder: Any, answers: Answe
     _, pmi_cpu = timed(lambda: detector.lm.logprobs([detector.prefix_ids] * len(pairs), answers.tokens), len(pairs))
     columns["pmi"] = Column(columns["pmi"].scores, alone, pmi_cpu)
     columns["hide"] = Column(hide, 0.0, hide_cpu)
-    columns |= _texts(detector, embedder, answers)
+    columns |= _texts(embedder, answers)
+    if asks_itself:
+        columns["p_true"] = _p_true(detector.lm, answers)
     columns |= _with_labels(pairs, detector, answers)
     return Scored(columns, by_layer)
 
@@ -92,27 +102,24 @@ def all_passes(detector: EmbeddingDiscrepancy, answers: Answers) -> tuple[list[P
     return pairs, np.concatenate(hide), spent / len(pairs)
 
 
-def _discrepancy(detector: EmbeddingDiscrepancy, answers: Answers, alone: float) -> tuple[Column, Column]:
-    """Return D from the states of generation where there are some, and D from two passes computed anew."""
+def _discrepancy(
+    detector: EmbeddingDiscrepancy, answers: Answers, pairs: Sequence[Pair], alone: float
+) -> tuple[Column, Column]:
+    """Return D from the states of generation where there are some, and D from both passes."""
+    at = tuple(layer - 1 for layer in detector.layers)
     rows = slice(0, TIMED)
-    asked = [len(detector.lm.prompt_ids(prompt)) for prompt in answers.prompts]
-    few, cpu = timed(
+    asked = float(np.mean([len(detector.lm.prompt_ids(prompt)) for prompt in answers.prompts]))
+    _, cpu = timed(
         lambda: detector.score(answers.questions[rows], answers.responses[rows], answers.contexts[rows]),
         len(answers.responses[rows]),
     )
-    rest = slice(len(few), None)
-    more = (
-        detector.score(answers.questions[rest], answers.responses[rest], answers.contexts[rest])
-        if answers.states is None and len(answers.responses) > len(few)
-        else np.zeros(0)
-    )
-    tokens = 2 * alone - len(detector.prefix_ids) + float(np.mean(asked))
+    tokens = 2 * alone - len(detector.prefix_ids) + asked
+    both = Column(scores_at(pairs, at, detector.pool, detector.dist), tokens, cpu)
     if answers.states is None:
-        both = Column(np.concatenate((few, more)), tokens, cpu)
         return both, both
     states = answers.states
     scores, cpu_alone = timed(lambda: detector.score_states(states, answers.tokens), len(states))
-    return Column(scores, alone, cpu_alone), Column(scores, tokens, cpu)
+    return Column(scores, alone, cpu_alone), both
 
 
 def scores_at(
@@ -160,15 +167,14 @@ def variants(
     return found
 
 
-def _texts(detector: EmbeddingDiscrepancy, embedder: Any, answers: Answers) -> dict[str, Column]:
-    """Return the scores that read texts: by a sentence encoder, or by asking the model about its answer."""
+def _texts(embedder: Any, answers: Answers) -> dict[str, Column]:
+    """Return the scores that a sentence encoder gives."""
     asked, n = (answers.questions, answers.responses, answers.contexts), len(answers.responses)
     found = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the encoder reads 256 tokens of a long passage, and says so for each
         work: dict[str, Callable[[], Any]] = {
             "text_similarity": lambda: baselines.text_similarity(embedder, *asked),
-            "p_true": lambda: baselines.p_true(detector.lm, *asked),
         }
         if hasattr(embedder, "encode_tokens"):
             work["black_box"] = lambda: BlackBoxDiscrepancy(embedder).score(*asked)
@@ -177,9 +183,19 @@ def _texts(detector: EmbeddingDiscrepancy, embedder: Any, answers: Answers) -> d
         for name, compute in work.items():
             scores, cpu = timed(compute, n)
             found[name] = Column(scores, 0.0, cpu)
-    question = float(np.mean([len(detector.lm.prompt_ids(prompt)) for prompt in answers.prompts]))
-    found["p_true"] = found["p_true"]._replace(tokens=question + float(np.mean([len(t) for t in answers.tokens])))
     return found
+
+
+def _p_true(lm: TransformersLM, answers: Answers) -> Column:
+    """Return P(True); one question at a time, so that both letters share the pass over its prompt."""
+    sharing = TransformersLM(lm.model, lm.tokenizer, share_prefix=True)
+    rows = list(zip(answers.questions, answers.responses, answers.contexts, strict=True))
+    scores, cpu = timed(
+        lambda: np.concatenate([baselines.p_true(sharing, [q], [r], [c]) for q, r, c in rows]),
+        len(rows),
+    )
+    read = [len(lm.prompt_ids(prompt)) + len(ids) for prompt, ids in zip(answers.prompts, answers.tokens, strict=True)]
+    return Column(scores, float(np.mean(read)), cpu)
 
 
 def _with_labels(pairs: Sequence[Pair], detector: EmbeddingDiscrepancy, answers: Answers) -> dict[str, Column]:
@@ -189,11 +205,18 @@ def _with_labels(pairs: Sequence[Pair], detector: EmbeddingDiscrepancy, answers:
 
 
 def draw_samples(
-    lm: Any, prompts: Sequence[Any], k: int, temperature: float, new_tokens: int, seed: int
-) -> tuple[list[Samples], float]:
-    """Return ``k`` more answers to every prompt, and the processor time that drawing them took per prompt.
+    lm: TransformersLM,
+    prompts: Sequence[Any],
+    k: int,
+    temperature: float,
+    new_tokens: int,
+    seed: int,
+    likelihoods: bool = True,
+) -> tuple[list[Samples], float, float]:
+    """Return ``k`` more answers to every prompt, the processor time per prompt, and the tokens drawn per prompt.
 
-    Their log-probabilities, which generation has at hand but does not return, are computed apart and not counted.
+    Their log-probabilities, which generation has at hand but does not return, are computed apart and not counted; that
+    reads every prompt once more, so they are left out unless asked for.
     """
     layer = (lm.num_layers + 1) // 2
     stop = None if lm.is_chat else ["\n"]
@@ -203,7 +226,7 @@ def draw_samples(
         ),
         len(prompts),
     )
-    rows = [row for row, one in enumerate(drawn) if one.tokens]
+    rows = [row for row, one in enumerate(drawn) if one.tokens and likelihoods]
     scored = lm.logprobs([prompts[row // k] for row in rows], [drawn[row].tokens for row in rows]) if rows else []
     logprobs = dict(zip(rows, scored, strict=True))
     nothing = np.zeros(0, np.float32)
@@ -212,22 +235,23 @@ def draw_samples(
         mine = drawn[start : start + k]
         states = np.stack([multi_response.near_end(one.states[0]) for one in mine])
         found.append(Samples([one.text for one in mine], states, [logprobs.get(start + i, nothing) for i in range(k)]))
-    return found, cpu
+    return found, cpu, sum(len(one.tokens) for one in drawn) / len(prompts)
 
 
-def multi_columns(samples: Sequence[Samples], embedder: Any, answers: Answers, drawing_cpu: float) -> dict[str, Column]:
+def multi_columns(
+    samples: Sequence[Samples], embedder: Any, answers: Answers, drawing_cpu: float, tokens: float
+) -> dict[str, Column]:
     """Return the methods that need K samples; each pays for drawing them."""
-    n = len(samples)
-    work: Mapping[str, Callable[[], Any]] = {
-        "ln_entropy": lambda: multi_response.ln_entropy(samples),
+    work: dict[str, Callable[[], Any]] = {
         "lexical": lambda: multi_response.lexical(samples),
         "selfcheck": lambda: multi_response.selfcheck(answers.responses, samples, embedder),
         "semantic_entropy": lambda: multi_response.semantic_entropy(samples, embedder).values,
         "eigenscore": lambda: multi_response.eigenscore(samples),
     }
-    tokens = sum(len(values) for one in samples for values in one.logprobs) / n
+    if any(len(values) for one in samples for values in one.logprobs):
+        work["ln_entropy"] = lambda: multi_response.ln_entropy(samples)
     found = {}
     for name, compute in work.items():
-        scores, cpu = timed(compute, n)
+        scores, cpu = timed(compute, len(samples))
         found[name] = Column(scores, tokens, drawing_cpu + cpu)
     return found
