@@ -85,7 +85,8 @@ DECISIONS = (
         why="short answers are what both labelling rules are made for",
     ),
     Decision(
-        id="E17", what="When a subset is drawn again", chosen="fewer than 5 answers of one class, before any score is "
-        "computed", source=Source.DEFAULT, why="the area under the curve needs both classes; 3 in the quick profile",
+        id="E17", what="When one class is rare", chosen="more questions are answered until 5 of it are there, before "
+        "any score is computed; then all of it are judged, and of the other class the first", source=Source.DEFAULT,
+        why="the area under the curve needs both classes and does not depend on their shares; 2 in the quick profile",
     ),
 )  # fmt: skip
