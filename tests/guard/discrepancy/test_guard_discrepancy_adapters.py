@@ -101,9 +101,19 @@ def test_rows():
             columns(bad)
 
 
+def logged(init):
+    """As lm-polygraph 0.7 decorates it: the names of the arguments are gone."""
+
+    def wrapper(*args, **kwargs):
+        init(*args, **kwargs)
+
+    return wrapper
+
+
 class Estimator(ABC):
     """What lm-polygraph 0.7 has under this name."""
 
+    @logged
     def __init__(self, stats_dependencies, level):
         self.level, self.stats_dependencies = level, stats_dependencies
 
@@ -140,9 +150,15 @@ def test_lm_polygraph(det, monkeypatch):
 
 def test_the_seam_of_lm_polygraph_is_looked_at(det, monkeypatch):
     check_seam(Estimator)
-    fake_polygraph(monkeypatch, type("Estimator", (ABC,), {"__init__": lambda self, level: None}))
-    with pytest.raises(InputError, match="other estimators"):
-        PolygraphEstimator(det)
+    for bad in (
+        type("Estimator", (ABC,), {}),
+        type("Estimator", (Estimator,), {"__init__": lambda self, level: None}),
+        type("Estimator", (Estimator,), {"__init__": lambda self, stats_dependencies, level: None}),
+        type("Estimator", (Estimator,), {"__str__": lambda self: "x"}),
+    ):
+        fake_polygraph(monkeypatch, bad)
+        with pytest.raises(InputError, match="other estimators"):
+            PolygraphEstimator(det)
 
 
 CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Where is it?"}]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,10 +21,10 @@ class PolygraphEstimator:
     """
 
     level = "sequence"
-    stats_dependencies = ("input_texts", "greedy_texts")
 
     def __init__(self, detector: Any) -> None:
         self.detector = detector
+        self.stats_dependencies = ["input_texts", "greedy_texts"]
         if importlib.util.find_spec("lm_polygraph") is not None:
             base = require("lm_polygraph.estimators.estimator", "guard").Estimator
             check_seam(base)
@@ -51,9 +50,17 @@ class PolygraphEstimator:
         return scores
 
 
-def check_seam(base: Any) -> None:
-    """Raise InputError unless an lm-polygraph estimator is still what this class looks like."""
-    wanted = {"__call__", "__str__"}
-    options = inspect.signature(base.__init__).parameters
-    if getattr(base, "__abstractmethods__", None) != wanted or not {"stats_dependencies", "level"} <= set(options):
+def check_seam(base: type) -> None:
+    """Raise InputError unless an lm-polygraph estimator still is what this class looks like.
+
+    Its ``__init__`` hides its arguments behind a decorator, so one is built and looked at.
+    """
+    parts = {"__call__": lambda self, stats: None, "__str__": lambda self: ""}
+    known = getattr(base, "__abstractmethods__", None) == set(parts)
+    try:
+        made: Any = type("Probe", (base,), parts)(["input_texts"], "sequence")
+        known = known and (made.stats_dependencies, made.level) == (["input_texts"], "sequence")
+    except (TypeError, AttributeError):
+        known = False
+    if not known:
         raise InputError("this release of lm-polygraph has other estimators than PolygraphEstimator knows; use 0.7")
