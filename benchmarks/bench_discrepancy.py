@@ -24,7 +24,7 @@ from steelyard.timing import interleaved
 PROMPTS = (150, 400)
 NEW_TOKENS = (32, 64)
 ANSWER_LENGTHS = (16, 32, 64, 128, 256)
-SHORT, BATCH = 12, 16  # tokens of a short answer, answers in a batch
+SHORT, BATCH = (2, 4, 12), 16  # tokens of short answers, answers in a batch
 STORY = "Write a very long story about a ship, its crew and a storm. Do not stop before a thousand words are written."
 FILLER = "The sea was calm and the wind came from the west, as it had on every evening of that long summer. "
 TARGETS = {
@@ -85,9 +85,9 @@ def against_sampling(lm: Any, det: EmbeddingDiscrepancy, prompt: int, T: int, re
     return {"prompt": len(lm.prompt_ids(asked)), "new_tokens": T, **ratios(arms, repeats, pairs)}
 
 
-def batching(lm: Any, repeats: int) -> dict[str, Any]:
-    """Sixteen short answers, one by one against one batch: with states that are there, and with both passes."""
-    ids = [lm.response_ids(FILLER)[:SHORT]] * BATCH
+def batching(lm: Any, short: int, repeats: int) -> dict[str, Any]:
+    """Sixteen answers of ``short`` tokens, one by one against one batch: with states that are there, and with both passes."""
+    ids = [lm.response_ids(FILLER)[:short]] * BATCH
     asked = [[{"role": "user", "content": f"Number {n}: how was the sea?"}] for n in range(BATCH)]
     single, batch = (EmbeddingDiscrepancy(lm, batch_size=size) for size in (1, BATCH))
     states = [pair.context.states for pair in batch.passes(None, ids, condition=asked)]
@@ -101,7 +101,7 @@ def batching(lm: Any, repeats: int) -> dict[str, Any]:
         "one by one over batch of 16": ("states reused, one by one", "states reused, batch"),
         "one by one over batch of 16, both passes": ("both passes, one by one", "both passes, batch"),
     }
-    return {"answers": BATCH, "tokens": SHORT, **ratios(arms, repeats, pairs)}
+    return {"answers": BATCH, "tokens": short, **ratios(arms, repeats, pairs)}
 
 
 def head(lm: Any, det: EmbeddingDiscrepancy, repeats: int) -> dict[str, Any]:
@@ -159,7 +159,7 @@ def main() -> None:
         "against sampling": [
             against_sampling(lm, det, prompt, T, arguments.repeats) for prompt in PROMPTS for T in NEW_TOKENS
         ],
-        "batching": batching(lm, arguments.repeats),
+        "batching": [batching(lm, short, arguments.repeats) for short in SHORT],
         "output head": head(lm, det, arguments.repeats),
         "bytes of states, 16 rows of 256": kept_bytes(lm, det),
         "targets": TARGETS,
