@@ -63,7 +63,7 @@ CARD = Card(
         "XQuAD is asked on paragraphs of 700 letters or less (half of them), and length-normalised entropy, which "
         "reads every prompt once more, is left to the long profile: the full one has to fit ten minutes on two cores.",
         "Claims and settings were fixed before a score on an evaluation subset of a data set was seen; cells were "
-        "timed on a part that no seed has. Of the project's own questions all answers, and the scores on ten, had been seen.",
+        "timed on a part that no seed has. Of the own questions all answers, and the scores on ten, had been seen.",
         "Which answers are right is decided by text, not by people: an answer may hold the gold text and be wrong, or "
         "be right in other words. Two rules are reported; they share that weakness.",
         "In made-up pairs (HaluEval) right answers are short and wrong ones sentences: length alone separates them. "
