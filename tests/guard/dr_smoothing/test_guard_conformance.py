@@ -46,7 +46,7 @@ def disturbing_the_system(generate, judge, seed):
     ("impostor", "word"),
     [
         (restoring, "attacks get through"),
-        (lambda g, j, s: SmoothLLM(g, q=0.05, judge=j, n=5, seed=s), "attacks get through"),
+        (lambda g, j, s: SmoothLLM(g, q=0.05, alphabet="letters", judge=j, n=5, seed=s), "attacks get through"),
         (disturbing_the_system, "system turn"),
     ],
 )
