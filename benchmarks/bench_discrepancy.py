@@ -86,7 +86,7 @@ def against_sampling(lm: Any, det: EmbeddingDiscrepancy, prompt: int, T: int, re
 
 
 def batching(lm: Any, short: int, repeats: int) -> dict[str, Any]:
-    """Sixteen answers of ``short`` tokens, one by one against one batch: with states that are there, and with both passes."""
+    """Sixteen answers of ``short`` tokens, one by one against one batch: with states at hand, and with both passes."""
     ids = [lm.response_ids(FILLER)[:short]] * BATCH
     asked = [[{"role": "user", "content": f"Number {n}: how was the sea?"}] for n in range(BATCH)]
     single, batch = (EmbeddingDiscrepancy(lm, batch_size=size) for size in (1, BATCH))
