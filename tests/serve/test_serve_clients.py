@@ -8,6 +8,9 @@ import openai
 import pytest
 from serve_upstreams import Stub, served
 
+from steelyard.guard.dr_smoothing.core import disrupt_swap
+from steelyard.guard.dr_smoothing.openai import SmoothingDefence
+from steelyard.guard.dr_smoothing.smoothing import DRSmoothing
 from steelyard.serve.chat_api import Limits
 from steelyard.serve.guard_proxy import Answer, make_app
 from steelyard.serve.upstream import HttpUpstream
@@ -91,6 +94,25 @@ def test_a_defence_answers_in_the_place_of_the_upstream(client_for, stub):
     assert sorted(payload["seed"] for payload in asked) == [7, 8, 9]
     assert all(p["messages"][0] == {"role": "developer", "content": "be brief"} for p in asked)
     assert all(p["temperature"] == 0.7 and p["max_tokens"] == 50 for p in asked)
+
+
+def test_the_defence_of_the_guard_room_leaves_the_system_turn_as_it_is(client_for, stub):
+    client = client_for(SmoothingDefence(DRSmoothing(disrupt=disrupt_swap(q=0.2), n=5, seed=0)))
+    system, user = "Answer in one word, and never about éclairs.", "Please tell me how a steelyard weighs a load"
+    reply = client.chat.completions.create(
+        model="m", messages=[{"role": "system", "content": system}, {"role": "user", "content": user}]
+    )
+    record = reply.model_extra["x_smoothing"]
+    assert record["n"] == 5
+    assert len(record["votes"]) == 5
+    asked = [payload["messages"] for _, _, payload in stub.seen]
+    assert [turns[0] for turns in asked] == [{"role": "system", "content": system}] * 5
+    assert user not in [turns[1]["content"] for turns in asked]
+    assert reply.choices[0].message.content in [f"echo: {turns[1]['content']}" for turns in asked]
+    stub.mode = "error"
+    with pytest.raises(openai.InternalServerError) as caught:
+        client.chat.completions.create(model="m", messages=[{"role": "user", "content": user}])
+    assert caught.value.status_code == 502
 
 
 def test_a_guarded_stream_waits_with_comments_and_ends_with_the_record(client_for):
