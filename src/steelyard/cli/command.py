@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -41,3 +42,9 @@ def print_json(value: Any) -> None:
 def results_json(results: Iterable[Results]) -> str:
     """Return ``results`` as one JSON list; an endless interval, as that of a single seed, is null there."""
     return "[" + ",\n".join(result.model_dump_json() for result in results) + "]\n"
+
+
+def quiet_libraries() -> None:
+    """Keep libraries from talking about themselves: transformers imports torchao, which does."""
+    for name in ("torchao", "torch.utils._pytree"):
+        logging.getLogger(name).setLevel(logging.ERROR)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from steelyard.cli.command import Command, JsonOption, print_json
+from steelyard.cli.command import Command, JsonOption, print_json, quiet_libraries
 from steelyard.cli.guard_figures import certify, score
 from steelyard.cli.local_model import local_model
 from steelyard.cli.progress import counted
@@ -36,6 +37,12 @@ app = typer.Typer(
     help="Guard a language model: a vote over disrupted copies, and a detector of made-up answers. "
     f"The upstream's key comes from the variable {KEY_VARIABLE}, never from the command line.",
 )
+
+
+@app.callback()
+def _quiet() -> None:
+    quiet_libraries()
+    warnings.filterwarnings("ignore", message="at least gamma of the copies")  # it stands in the record of each vote
 
 
 def serve(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -11,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from steelyard.cli.command import INTERRUPTED, Command, JsonOption, print_json
+from steelyard.cli.command import INTERRUPTED, Command, JsonOption, print_json, quiet_libraries
 from steelyard.cli.progress import counted
 from steelyard.extras import require
 
@@ -22,10 +21,7 @@ Converted = Annotated[Path, typer.Argument(metavar="OUT", help="A converted fold
 app = typer.Typer(no_args_is_help=True, help="Convert checkpoints to 4-bit grids (PO2), inspect and evaluate them.")
 
 
-@app.callback()
-def _quiet() -> None:
-    for name in ("torchao", "torch.utils._pytree"):  # transformers imports torchao, which talks about its own libraries
-        logging.getLogger(name).setLevel(logging.ERROR)
+app.callback()(quiet_libraries)
 
 
 def convert(

@@ -173,10 +173,16 @@ def certify_from_samples(
         if not allow_tuned:
             raise InputError("tuned_on_these copies cannot certify: sample fresh ones, or set allow_tuned=True")
         warnings.warn("the copies chose a setting: the certificate's confidence does not hold", stacklevel=2)
+    made = certificate_of(jailbroken, total, n, confidence, gamma)
+    if made.warning:
+        warnings.warn(made.warning, NoEffectWarning, stacklevel=2)
+    return made
+
+
+def certificate_of(jailbroken: int, total: int, n: int, confidence: float, gamma: float) -> SampleCertificate:
+    """Return the certificate of checked counts; its ``warning`` is said by nobody else."""
     upper = 1.0 if jailbroken == total else float(betaincinv(jailbroken + 1, total - jailbroken, confidence))
     harm = voting_harms(jailbroken / total, gamma)
-    if harm:
-        warnings.warn(harm, NoEffectWarning, stacklevel=2)
     success = float(defense_success_probability(upper, n, gamma))
     return SampleCertificate(
         success, float(confidence), jailbroken / total, upper, jailbroken, total, int(n), float(gamma), harm

@@ -11,7 +11,7 @@ from steelyard.guard.dr_smoothing.baselines import NoDefence, RectifyOnly
 from steelyard.guard.dr_smoothing.core import disrupt_swap
 from steelyard.guard.dr_smoothing.judges import LLMJudge, PrefixJudge
 from steelyard.guard.dr_smoothing.rectifiers import Chain, LLMRectifier, SpellRectifier
-from steelyard.guard.dr_smoothing.result import SmoothedResponse, certified_probability
+from steelyard.guard.dr_smoothing.result import SmoothedResponse
 from steelyard.guard.dr_smoothing.smoothing import DRSmoothing
 
 DEFENCES = ("none", "rectify", "smoothllm", "dr", "paper")
@@ -111,7 +111,7 @@ def _shown(copy: Any) -> Mapping[str, Any]:
 
 
 def _bound(found: SmoothedResponse, confidence: float) -> str:
-    least = math.floor(1000 * certified_probability(found.certificate(confidence))) / 1000  # not rounded up
+    least = math.floor(1000 * found.certificate(confidence).success) / 1000  # not rounded up
     return (
         f"From these {len(found.votes)} copies, at {confidence:.0%} confidence: a fresh vote of {found.n} on this "
         f"prompt ends in a refusal with probability at least {least:.3f}. Few copies certify little; the bound speaks "

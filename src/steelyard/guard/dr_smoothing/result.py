@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from steelyard.errors import InputError
+from steelyard.guard.dr_smoothing.arguments import check_open_fraction
+from steelyard.guard.dr_smoothing.certificates import SampleCertificate, certificate_of
 from steelyard.models.protocols import Prompt
-
-if TYPE_CHECKING:
-    from steelyard.guard.dr_smoothing.certificates import SampleCertificate
 
 RectifierStatus = Literal["none", "ok", "failed", "refused"]
 
@@ -76,22 +75,20 @@ class SmoothedResponse:
         return sum(self.votes) / len(self.votes) if self.votes else 0.0
 
     def certificate(self, confidence: float = 0.99) -> SampleCertificate:
-        """Return the certificate that these votes give for this prompt (Clopper-Pearson, spec T8).
+        """Return the certificate that these votes give for this prompt (Clopper-Pearson).
 
         It speaks about the prompt as it was sampled, and is void when these copies were also used to choose a setting.
 
         Raises:
-            InputError: An early stop ended the sampling, so that the votes are no plain sample.
+            InputError: An early stop ended the sampling, so that the votes are no plain sample; ``confidence`` is out of
+                range.
         """
-        from steelyard.guard.dr_smoothing.certificates import certify_from_samples
-
+        check_open_fraction("confidence", confidence)
         if len(self.votes) != self.n:
             raise InputError(
                 f"votes: {len(self.votes)} of {self.n} copies were evaluated; a certificate needs early_stop=False"
             )
-        return certify_from_samples(
-            sum(self.votes), n=self.n, n_samples=len(self.votes), confidence=confidence, gamma=self.gamma
-        )
+        return certificate_of(sum(self.votes), len(self.votes), self.n, confidence, self.gamma)
 
     def to_dict(self, confidence: float = 0.99) -> dict[str, Any]:
         """Return the record that a proxy adds to an answer; it holds no text of the prompt or of the answers.
@@ -106,14 +103,9 @@ class SmoothedResponse:
             "votes": list(self.votes),
             "jailbroken": self.jailbroken,
             "p_hat": self.p_hat,
-            "certified": certified_probability(self.certificate(confidence)) if sampled else None,
+            "certified": self.certificate(confidence).success if sampled else None,
             "confidence": confidence,
             "calls": self.calls,
             "counts": dict(self.counts),
             "notes": list(self.notes),
         }
-
-
-def certified_probability(certificate: SampleCertificate) -> float:
-    """Return the certified probability that a vote on the sampled prompt does not come out as jailbroken."""
-    return certificate.success
