@@ -80,8 +80,8 @@ class SmoothedResponse:
         It speaks about the prompt as it was sampled, and is void when these copies were also used to choose a setting.
 
         Raises:
-            InputError: An early stop ended the sampling, so that the votes are no plain sample; ``confidence`` is out of
-                range.
+            InputError: An early stop ended the sampling, so that the votes are no plain sample, or ``confidence`` is
+                out of range.
         """
         check_open_fraction("confidence", confidence)
         if len(self.votes) != self.n:
