@@ -70,3 +70,9 @@ def test_the_model_says_whether_it_chats():
     assert not base.is_chat
     with pytest.raises(InputError, match=r"prompts\[1\]: this model has no chat template"):
         base.generate(["fine", CHAT], max_new_tokens=1)
+
+
+@pytest.mark.parametrize("has_template", [True, False])
+def test_half_a_surrogate_pair_is_refused_in_one_sentence(has_template):
+    with pytest.raises(InputError, match=r"prompts\[1\]: the tokenizer cannot read the text"):
+        tiny_random_lm(chat=has_template).generate(["fine", "\ud800"], max_new_tokens=1)

@@ -41,7 +41,7 @@ def prompt_ids(tokenizer: Any, prompt: Prompt) -> list[int]:
         InputError: Messages to a model without a chat template; a prompt without tokens.
     """
     if isinstance(prompt, str) and not is_chat(tokenizer):
-        ids: list[int] = list(tokenizer(prompt, verbose=False)["input_ids"])
+        ids = _tokens(tokenizer, prompt, add_special_tokens=True)
     else:
         messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
         ids = text_ids(tokenizer, render(tokenizer, messages))
@@ -52,7 +52,14 @@ def prompt_ids(tokenizer: Any, prompt: Prompt) -> list[int]:
 
 def text_ids(tokenizer: Any, text: str) -> list[int]:
     """Return the tokens of a rendered chat or of a response: none is added (a second BOS would be)."""
-    ids: list[int] = list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+    return _tokens(tokenizer, text, add_special_tokens=False)
+
+
+def _tokens(tokenizer: Any, text: str, add_special_tokens: bool) -> list[int]:
+    try:
+        ids: list[int] = list(tokenizer(text, add_special_tokens=add_special_tokens, verbose=False)["input_ids"])
+    except Exception as error:  # tokenizers raises bare ones; half a surrogate pair is enough
+        raise InputError(f"the tokenizer cannot read the text ({one_line(error)})") from error
     return ids
 
 

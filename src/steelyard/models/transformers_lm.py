@@ -101,6 +101,7 @@ class TransformersLM:
         self.num_layers, self.context = self._decoder.num_layers, self._decoder.context
         self._ends = _end_tokens(model, tokenizer)
         self._turn = threading.RLock()
+        self.response_ids("x")  # the first use settles how it pads and cuts, which two threads may not do at once
 
     @classmethod
     def from_pretrained(
