@@ -72,7 +72,7 @@ def asked_of(app, payload, path="/v1/chat/completions"):
     return asyncio.run(main())
 
 
-def proxy(stub, defence=None, detector=None, timeout=0.5, **limits):
+def proxy(stub, defence=None, detector=None, timeout=5.0, **limits):
     made = Limits(answer_bytes=100_000, keep_alive_seconds=0.05, **limits)
     return make_app(HttpUpstream(stub.url, limits=made, timeout=timeout), defence, detector, made)
 
@@ -246,8 +246,8 @@ def test_the_official_client_sees_an_error_in_a_stream(stub):
 
 
 def test_one_request_too_many_is_refused(stub):
-    stub.delay = 0.5
-    with served(proxy(stub, timeout=5, concurrency=2)) as port:
+    stub.delay = 1.5
+    with served(proxy(stub, timeout=9, concurrency=2)) as port:
 
         async def main():
             async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:

@@ -13,9 +13,7 @@ from steelyard.serve.upstream import HttpUpstream
 
 BODY = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hello"}]}).encode()
 LENGTH = len(BODY)
-LIMITS = Limits(
-    body_bytes=20_000, characters=5000, messages=100, copies=8, connections=20, header_seconds=0.6, body_seconds=0.6
-)
+LIMITS = Limits(body_bytes=20_000, characters=5000, messages=100, copies=8)
 
 
 class Echo:
@@ -34,6 +32,14 @@ def stub():
 def port(request, stub):
     app = make_app(HttpUpstream(stub.url), Echo() if request.param == "on" else None, limits=LIMITS)
     with served(app) as port:
+        yield port
+
+
+@pytest.fixture(scope="module")
+def hasty(stub):
+    """The port of a proxy that waits half a second for a head or a body."""
+    limits = Limits(header_seconds=0.5, body_seconds=0.5)
+    with served(make_app(HttpUpstream(stub.url), limits=limits)) as port:
         yield port
 
 
@@ -278,16 +284,16 @@ def test_other_content_types_are_refused(port, kind, asked):
         head("Transfer-Encoding: chunked", length=None) + b"5\r\n",
     ],
 )
-def test_requests_that_never_end_are_ended(port, raw, asked):
+def test_requests_that_never_end_are_ended(hasty, raw, asked):
     start = time.monotonic()
-    assert refused(exchange(port, raw), 408) == "slow_request"
+    assert refused(exchange(hasty, raw), 408) == "slow_request"
     assert time.monotonic() - start < 5
     assert asked() == 0
 
 
-def test_a_byte_now_and_then_does_not_keep_a_connection(port, asked):
+def test_a_byte_now_and_then_does_not_keep_a_connection(hasty, asked):
     start = time.monotonic()
-    with socket.create_connection(("127.0.0.1", port), timeout=8) as connection:
+    with socket.create_connection(("127.0.0.1", hasty), timeout=8) as connection:
         try:
             for byte in head():
                 connection.sendall(bytes([byte]))
@@ -300,16 +306,15 @@ def test_a_byte_now_and_then_does_not_keep_a_connection(port, asked):
     assert asked() == 0
 
 
-def test_one_connection_too_many_is_refused(port):
-    held = [socket.create_connection(("127.0.0.1", port)) for _ in range(LIMITS.connections)]
-    try:
+def test_one_connection_too_many_is_refused(stub):
+    with served(make_app(HttpUpstream(stub.url), limits=Limits(connections=5))) as port:
+        held = [socket.create_connection(("127.0.0.1", port)) for _ in range(5)]
         time.sleep(0.2)
         assert refused(exchange(port, b""), 503) == "too_many_connections"
-    finally:
         for connection in held:
             connection.close()
-    time.sleep(0.2)
-    assert parsed(post(port, BODY))[0] == 200
+        time.sleep(1.0)
+        assert parsed(post(port, BODY))[0] == 200
 
 
 def test_half_a_connection_is_no_answer(port):
@@ -353,7 +358,7 @@ def test_an_answer_that_nobody_reads_is_given_up(stub):
             connection.settimeout(8)
             connection.connect(("127.0.0.1", port))
             connection.sendall(head() + BODY)
-            time.sleep(1.5)
+            time.sleep(3.0)
             assert len(read_all(connection)) < 7_000_000
             stub.mode = "ok"
             assert parsed(post(port, BODY))[0] == 200
