@@ -60,6 +60,13 @@ METHODS: tuple[Entry, ...] = (
         "recurrent convolutional networks that learn their breadth, depth and time at a price each",
     ),
     Entry(
+        "dr_smoothing",
+        "guard",
+        "guard",
+        "OpenAI-compatible API",
+        "a jailbreak defence that votes over disrupted and rectified copies of a prompt, with certificates",
+    ),
+    Entry(
         "discrepancy",
         "guard",
         "guard",
