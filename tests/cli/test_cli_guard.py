@@ -99,6 +99,19 @@ def test_score(steelyard, tiny, tmp_path):
     assert "cannot be compared" in err
 
 
+def test_score_of_an_empty_answer_is_none(steelyard, tiny, tmp_path, monkeypatch):
+    from steelyard.guard.discrepancy.detector import EmbeddingDiscrepancy, ScoredAnswer
+
+    monkeypatch.setattr(EmbeddingDiscrepancy, "answer_and_score", lambda *_: [ScoredAnswer("", float("nan"))])
+    path = write(tmp_path / "rows.jsonl", [{"question": "When?", "label": 1}, ROWS[0]])
+    code, out, _ = steelyard("guard", "score", path, "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert found["rows"][0]["score"] is None
+    assert found["auroc"] is None
+    assert "        -  row 1" in steelyard("guard", "score", path)[1]
+
+
 def test_score_shows_hostile_text_as_text(steelyard, tiny, tmp_path):
     path = write(tmp_path / "rows.jsonl", [{"question": "\x1b[31mred\nline", "response": "\x07bell"}])
     code, out, _ = steelyard("guard", "score", path)

@@ -127,7 +127,8 @@ def score(
         print_json({"rows": scored, "auroc": areas})
         return
     for number, row in enumerate(scored, 1):
-        typer.echo(f"{row['score']:9.5f}  row {number}: {_short(row['question'])} -> {_short(row['response'])}")
+        value = "        -" if row["score"] is None else f"{row['score']:9.5f}"
+        typer.echo(f"{value}  row {number}: {_short(row['question'])} -> {_short(row['response'])}")
     for name, area in (areas or {}).items():
         typer.echo(f"area under the curve, {name}: {area:.3f}")
     typer.echo("scores of different models, layers or pools cannot be compared", err=True)
@@ -169,7 +170,12 @@ def _score_chunk(detector: Any, rows: Any) -> list[dict[str, Any]]:
         for index, value in zip(given, values, strict=True):
             scores[index] = float(value)
     return [
-        {"question": row.question, "response": answer, "score": value, "hallucinated": row.hallucinated}
+        {
+            "question": row.question,
+            "response": answer,
+            "score": None if value is None or math.isnan(value) else value,  # the model gave an empty answer
+            "hallucinated": row.hallucinated,
+        }
         for row, answer, value in zip(rows, answers, scores, strict=True)
     ]
 
