@@ -18,6 +18,11 @@ from steelyard.guard.discrepancy.tasks import Question, planted_pairs, user_task
 from steelyard.models.tiny import tiny_random_lm
 
 
+@pytest.fixture(autouse=True)
+def _no_checksum(monkeypatch):
+    monkeypatch.setattr(tasks.smollm2, "check", lambda: "0" * 64)  # of 92 MB, in nearly every test here
+
+
 def cell(task, data=None, seed=0, root="evaluation"):
     return CellInput(task, "discrepancy", {}, {}, {}, seed, data or {}, root)
 

@@ -75,12 +75,12 @@ LIVE_ARMS, PLANTED_ARMS = ("discrepancy", "chance", "labels"), ("planted", "chan
 
 _GOLD, _ROUGE = "gold text in the answer", "ROUGE-L above .5"
 METRICS = (
-    Metric(name="auroc", label=f"AUROC ({_GOLD})", better="higher", worst=0.0, chance=0.5),
-    Metric(name="auroc_rouge", label=f"AUROC ({_ROUGE})", better="higher", worst=0.0, chance=0.5),
-    Metric(name="auroc_stratified", label="AUROC among answers of like length", better="higher", worst=0.0, chance=0.5),
-    Metric(name="auroc_given", label="AUROC on made-up pairs (mind the controls)", better="higher", worst=0.0,
+    Metric(name="auroc", label=f"AUROC ({_GOLD})", better="higher", worst=0.5, chance=0.5),
+    Metric(name="auroc_rouge", label=f"AUROC ({_ROUGE})", better="higher", worst=0.5, chance=0.5),
+    Metric(name="auroc_stratified", label="AUROC among answers of like length", better="higher", worst=0.5, chance=0.5),
+    Metric(name="auroc_given", label="AUROC on made-up pairs (mind the controls)", better="higher", worst=0.5,
            chance=0.5),
-    Metric(name="auroc_given_stratified", label="The same among answers of like length", better="higher", worst=0.0,
+    Metric(name="auroc_given_stratified", label="The same among answers of like length", better="higher", worst=0.5,
            chance=0.5),
     Metric(name="cpu", label="Processor time beyond the answer", better="lower", unit="ms / answer"),
     Metric(name="tokens", label="Tokens run beyond the answer", better="lower", unit="per answer"),
