@@ -85,6 +85,14 @@ def test_what_is_lowered_is_the_score(guard):
     assert (found.logit, found.steps, found.scored) == (5.0, 2, len(seen))
 
 
+def test_it_goes_on_from_a_suffix(guard):
+    first = attack(guard, PROMPT, WORDS, np.random.default_rng(0))
+    again = attack(guard, PROMPT, WORDS, np.random.default_rng(1), start=first.suffix)
+    assert (again.text, again.steps) == (first.text, 0)
+    with pytest.raises(InputError, match="start"):
+        attack(guard, PROMPT, GIBBERISH, np.random.default_rng(0), start="!")
+
+
 def test_prompts_of_any_length(guard):
     found = attack(guard, "how " * 200, GIBBERISH, np.random.default_rng(0), search=Search(steps=1, candidates=2))
     assert found.steps <= 1

@@ -13,6 +13,7 @@ from steelyard.bench.plan import validate
 from steelyard.contracts import CellInput
 from steelyard.errors import EndpointError, InputError
 from steelyard.guard.dr_smoothing import arms, bench, guard_cell, guard_data, helpfulness, layer_a, topic, user
+from steelyard.guard.dr_smoothing.attack import Search
 from steelyard.guard.dr_smoothing.bench import BENCH
 from steelyard.guard.dr_smoothing.user import Options, user_task
 from steelyard.models.tiny import tiny_random_lm
@@ -93,12 +94,9 @@ def test_seeds_have_prompts_of_their_own(garden):
 
 @pytest.mark.parametrize("arm", ["rectify_only", "smoothllm"])
 def test_adaptive_attacks(arm, garden, monkeypatch):
-    """Two steps at most, so that the test stays short; the plain attacks count among the ways in."""
-    from steelyard.guard.dr_smoothing.attack import Search
-
-    whole = guard_cell.attack
-    monkeypatch.setattr(guard_cell, "attack", lambda *args: whole(*args, Search(steps=1, candidates=3)))
-    params = {**SMALL, "adaptive": [arm], "adaptive_prompts": 1, "adaptive_styles": ["words"]}
+    """One step of few candidates, so that the test stays short; the plain attacks count among the ways in."""
+    monkeypatch.setattr(guard_cell, "Search", lambda steps: Search(steps, candidates=3))
+    params = {**SMALL, "adaptive": [arm], "adaptive_prompts": 1, "adaptive_styles": ["words"], "adaptive_steps": 1}
     metrics = BENCH.run(cell("topic", arm, garden, **params)).metrics
     assert metrics["asr_adaptive"] in (0.0, 1.0)
     assert metrics["asr_worst"] >= metrics["asr_adaptive"]

@@ -90,6 +90,7 @@ def attack(
     rng: np.random.Generator,
     score: Scorer | None = None,
     search: Search | None = None,
+    start: str | None = None,
 ) -> Attack:
     """Search a suffix with which ``guard`` lets ``prompt`` through.
 
@@ -100,14 +101,15 @@ def attack(
         rng: Draws the candidates.
         score: What is lowered; None: the guard's logit of the text itself.
         search: What may be spent.
+        start: A suffix to begin with, e.g. one found without the defence; None: the style's own.
 
     Raises:
-        InputError: The prompt is empty.
+        InputError: The prompt or the suffix to start with is empty.
     """
     if not prompt.strip():
         raise InputError("prompt is empty")
     search, score = search or Search(), score or guard.logits
-    ids = np.full(style.length, encoder()[1].convert_tokens_to_ids(style.start), dtype=np.int64)
+    ids = _start(style, start)
     scored = steps = 0
     while True:
         # The current suffix is scored again, with fresh noise if any: its old score won a contest and is too good.
@@ -123,6 +125,16 @@ def attack(
         steps += 1
 
 
+def _start(style: Style, start: str | None) -> NDArray[np.int64]:
+    tokenizer = encoder()[1]
+    if start is None:
+        return np.full(style.length, tokenizer.convert_tokens_to_ids(style.start), dtype=np.int64)
+    ids = tokenizer(start, add_special_tokens=False)["input_ids"][: MAX_TOKENS // 2]
+    if len(ids) < style.replaced:
+        raise InputError(f"start has {len(ids)} tokens, a candidate replaces {style.replaced}")
+    return np.array(ids, dtype=np.int64)
+
+
 def _candidates(
     guard: EmbeddingGuard,
     prompt: str,
@@ -135,7 +147,7 @@ def _candidates(
     best = _steepest(guard, prompt, ids, style, search.top)
     tried = np.repeat(ids[None], search.candidates, axis=0)
     for row in tried:
-        for position in rng.choice(style.length, size=style.replaced, replace=False):
+        for position in rng.choice(len(ids), size=style.replaced, replace=False):
             row[position] = best[position, rng.integers(best.shape[1])]
     return tried
 
@@ -143,10 +155,10 @@ def _candidates(
 def _steepest(guard: EmbeddingGuard, prompt: str, ids: NDArray[np.int64], style: Style, top: int) -> NDArray[np.int64]:
     """Return, per suffix position, the allowed tokens with the most negative gradient, (length, top)."""
     tokenizer = encoder()[1]
-    head = tokenizer(prompt, add_special_tokens=False)["input_ids"][: MAX_TOKENS - style.length - 2]
+    head = tokenizer(prompt, add_special_tokens=False)["input_ids"][: MAX_TOKENS - len(ids) - 2]
     whole = [tokenizer.cls_token_id, *head, *ids.tolist(), tokenizer.sep_token_id]
     first = 1 + len(head)
-    gradient = guard.logit_gradient(whole, range(first, first + style.length)).numpy()
+    gradient = guard.logit_gradient(whole, range(first, first + len(ids))).numpy()
     allowed = _allowed(style)
     order = np.argsort(gradient[:, allowed], axis=1, kind="stable")[:, :top]
     return allowed[order]

@@ -91,6 +91,7 @@ BENCH = BenchSpec(
             params={
                 "n": 9, "prompts": 8, "benign": 16, "natural": 3, "draws": 2000, "questions": 5,
                 "adaptive": list(arms.ADAPTIVE_ARMS), "adaptive_prompts": 5, "adaptive_styles": ["words"],
+                "adaptive_steps": 8,
             },
             cell_seconds=300.0,
         ),
@@ -105,7 +106,7 @@ BENCH = BenchSpec(
             params={
                 "n": 9, "prompts": 10, "benign": 16, "natural": 3, "questions": 5,
                 "adaptive": list(arms.LONG_ADAPTIVE_ARMS), "adaptive_prompts": 10,
-                "adaptive_styles": ["gibberish", "words"],
+                "adaptive_styles": ["gibberish", "words"], "adaptive_steps": 14,
             },
             cell_seconds=1800.0,
         ),

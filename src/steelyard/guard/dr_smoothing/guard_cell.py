@@ -14,7 +14,7 @@ from steelyard import rng
 from steelyard.contracts import CellInput, Measured
 from steelyard.errors import NoEffectWarning
 from steelyard.guard.dr_smoothing.adaptive import Objective, adaptive_eval
-from steelyard.guard.dr_smoothing.attack import STYLES, Style, attack
+from steelyard.guard.dr_smoothing.attack import STYLES, Search, Style, attack
 from steelyard.guard.dr_smoothing.baselines import EraseAndCheck
 from steelyard.guard.dr_smoothing.config import Config
 from steelyard.guard.dr_smoothing.core import majority
@@ -229,9 +229,15 @@ def _adaptive(
 
 
 def _attacker(cell: CellInput, guard: EmbeddingGuard, style: Style) -> Callable[[str, Objective], str]:
-    """Return the attack for an adaptive evaluation; its candidates for a prompt are the same against every arm."""
+    """Return the attack for an adaptive evaluation: it goes on from the plain suffix, so that it is never weaker."""
+    part, search = cell.root, Search(steps=cell.params["adaptive_steps"])
+    attacked = dict(
+        zip(map(str, cell.data[f"{part}_forbidden"]), map(str, cell.data[f"{part}_{style.name}"]), strict=True)
+    )
 
     def attacker(prompt: str, objective: Objective) -> str:
-        return attack(guard, prompt, style, cell.rng(f"adaptive/{style.name}/{prompt}"), objective).text
+        stream = cell.rng(f"adaptive/{style.name}/{prompt}")
+        start = attacked[prompt][len(prompt) + 1 :]
+        return attack(guard, prompt, style, stream, objective, search, start).text
 
     return attacker
