@@ -27,6 +27,7 @@ CORES = {
     "optim/gdro_fsq": ("core.py", "player.py", "theory.py"),
     "quant/po2": ("core.py", "lloyd.py", "theory.py"),
     "nets/lattice": ("core.py",),
+    "guard/discrepancy": ("core.py", "length.py", "theory.py", "thresholds.py"),
     "guard/dr_smoothing": ("core.py", "kernels.py", "arguments.py", "theory.py", "counting.py", "certificates.py"),
 }
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {

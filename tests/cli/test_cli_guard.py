@@ -104,8 +104,8 @@ def test_score_of_an_empty_answer_is_none(steelyard, tiny, tmp_path, monkeypatch
 
     monkeypatch.setattr(EmbeddingDiscrepancy, "answer_and_score", lambda *_: [ScoredAnswer("", float("nan"))])
     path = write(tmp_path / "rows.jsonl", [{"question": "When?", "label": 1}, ROWS[0]])
-    code, out, _ = steelyard("guard", "score", path, "--json")
-    assert code == 0
+    code, out, err = steelyard("guard", "score", path, "--json")
+    assert code == 0, err
     found = json.loads(out)
     assert found["rows"][0]["score"] is None
     assert found["auroc"] is None

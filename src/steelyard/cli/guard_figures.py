@@ -183,7 +183,9 @@ def _score_chunk(detector: Any, rows: Any) -> list[dict[str, Any]]:
 def _areas(rows: Any, scored: list[dict[str, Any]]) -> dict[str, float] | None:
     """Return the areas under the curve by the user's labels, where both labels occur; the controls beside the score."""
     labelled = [
-        (row.hallucinated, made) for row, made in zip(rows, scored, strict=True) if row.hallucinated is not None
+        (row.hallucinated, made)
+        for row, made in zip(rows, scored, strict=True)
+        if row.hallucinated is not None and made["score"] is not None
     ]
     wrong = [bool(label) for label, _ in labelled]
     if len(set(wrong)) < 2:
