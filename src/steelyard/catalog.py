@@ -70,8 +70,8 @@ METHODS: tuple[Entry, ...] = (
         "discrepancy",
         "guard",
         "guard",
-        "transformers, scikit-learn",
-        "a hallucination score from how much its question changes the states of an answer's own tokens",
+        "transformers, sklearn",
+        "a hallucination score: how much its question changes the states of an answer's tokens",
     ),
 )
 
