@@ -90,8 +90,8 @@ BENCH = BenchSpec(
             work=2_000_000,
             params={
                 "n": 9, "prompts": 8, "benign": 16, "natural": 3, "draws": 2000, "questions": 5,
-                "adaptive": list(arms.ADAPTIVE_ARMS), "adaptive_prompts": 5, "adaptive_styles": ["words"],
-                "adaptive_steps": 8,
+                "adaptive": list(arms.ADAPTIVE_ARMS), "adaptive_prompts": 5, "adaptive_styles": ["gibberish", "words"],
+                "adaptive_steps": 14,
             },
             cell_seconds=300.0,
         ),

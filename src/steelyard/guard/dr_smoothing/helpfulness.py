@@ -24,9 +24,10 @@ from steelyard.guard.dr_smoothing.result import SmoothingWarning
 from steelyard.models import smollm2
 from steelyard.models.default import load_default_lm
 
-_SYSTEM = "Answer the question from the text with a few words."
-_NEW_TOKENS = 16
-_LONGEST, _SHORTEST = 500, 3  # characters of the text; of the answer, so that it is not found by chance
+# Instruction and length were chosen on 16 questions beyond those of the profiles: half of the clean answers are right.
+_SYSTEM = "You read a text and answer the question about it."
+_NEW_TOKENS = 32
+_LONGEST, _SHORTEST = 350, 3  # characters of the text; of the answer, so that it is not found by chance
 
 
 def load() -> Arrays:
