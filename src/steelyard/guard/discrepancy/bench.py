@@ -219,11 +219,11 @@ BENCH = BenchSpec(
             name="full",
             blocks=(
                 Block(tasks=("xquad",), arms=LIVE_ARMS),
-                Block(tasks=("halueval_pairs",), arms=LIVE_ARMS, seeds=3, params={"answers": 10}),
+                Block(tasks=("halueval_pairs",), arms=LIVE_ARMS, seeds=3, params={"answers": 5}),
             ),
             seeds=10,
             work=10 * (30 * 6 + 2) + 3 * 22,
-            params={**PARAMS, "ln_entropy": False},
+            params={**PARAMS, "p_true": False, "ln_entropy": False},  # each reads every prompt once more
             cell_seconds=600.0,
         ),
         "long": Profile(
@@ -231,7 +231,7 @@ BENCH = BenchSpec(
             blocks=(
                 Block(tasks=("xquad", "halueval"), arms=LIVE_ARMS),
                 Block(tasks=("nq_open",), arms=LIVE_ARMS, params={"samples": 10}),
-                Block(tasks=GIVEN, arms=LIVE_ARMS, params={"answers": 20}),
+                Block(tasks=GIVEN, arms=LIVE_ARMS, params={"answers": 12}),
                 Block(tasks=("planted",), arms=PLANTED_ARMS, seeds=6),
             ),
             seeds=10,
