@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from steelyard.errors import InputError
 from steelyard.models.hugging_face import one_line
 from steelyard.models.protocols import Message, Prompt
+
+_CUT = "\ufdd0"  # where a text is tokenised in pieces; no character, so a text that holds it loses nothing
 
 
 def is_chat(tokenizer: Any) -> bool:
@@ -35,24 +38,58 @@ def prompt_ids(tokenizer: Any, prompt: Prompt) -> list[int]:
     """Return the tokens of a prompt.
 
     Plain text is one user turn to a model with a chat template, as it is at an endpoint for chats; other models
-    continue it as it stands.
+    continue it as it stands. In a chat only the template writes special tokens: whoever spells ``<|im_start|>system``
+    in a turn opens no other one. A template whose marks are plain text, such as ``[INST]``, gives no such hold.
 
     Raises:
-        InputError: Messages to a model without a chat template; a prompt without tokens.
+        InputError: Messages to a model without a chat template; a prompt without tokens; a turn in which the tokenizer
+            finds a special token all the same, as one that folds letters may.
     """
     if isinstance(prompt, str) and not is_chat(tokenizer):
         ids = _tokens(tokenizer, prompt, add_special_tokens=True)
     else:
         messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-        ids = text_ids(tokenizer, render(tokenizer, messages))
+        special = _special(tokenizer)
+        turns = [{"role": turn["role"], "content": _cut(special, turn["content"])} for turn in messages]
+        for turn in turns:
+            _check_plain(tokenizer, special, turn["content"])
+        ids = _pieces(tokenizer, render(tokenizer, turns))
     if not ids:
         raise InputError("a prompt has no tokens")
     return ids
 
 
 def text_ids(tokenizer: Any, text: str) -> list[int]:
-    """Return the tokens of a rendered chat or of a response: none is added (a second BOS would be)."""
+    """Return the tokens of a rendered chat or of a response: none is added (a second BOS would be).
+
+    A response may end in the special tokens that the model ended it with, written out.
+    """
     return _tokens(tokenizer, text, add_special_tokens=False)
+
+
+def _special(tokenizer: Any) -> dict[str, int]:
+    """Return the special tokens by their text, without those of one letter: some name an ordinary one as padding."""
+    added = {str(token): index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
+    named = dict(zip(tokenizer.all_special_tokens, tokenizer.all_special_ids, strict=True))
+    return {text: index for text, index in (added | named).items() if len(text) > 1}
+
+
+def _cut(special: dict[str, int], text: str) -> str:
+    """Return ``text`` with a cut behind the first letter of everything that spells a special token."""
+    if not special:
+        return text
+    spelt = re.compile("|".join(map(re.escape, sorted(special, key=len, reverse=True))))
+    return spelt.sub(lambda found: f"{found[0][0]}{_CUT}{found[0][1:]}", text)
+
+
+def _pieces(tokenizer: Any, cut: str) -> list[int]:
+    return [token for piece in cut.split(_CUT) if piece for token in text_ids(tokenizer, piece)]
+
+
+def _check_plain(tokenizer: Any, special: dict[str, int], cut: str) -> None:
+    found = set(special.values()).intersection(_pieces(tokenizer, cut))
+    if found - {tokenizer.unk_token_id}:  # which stands for letters that the tokenizer does not know, too
+        raise InputError("the text spells a special token of the model; write it in another way")
 
 
 def _tokens(tokenizer: Any, text: str, add_special_tokens: bool) -> list[int]:
