@@ -23,20 +23,29 @@ def guard():
     return train_guard(texts, [True] * len(topic.FORBIDDEN_TRAIN) + [False] * len(topic.ALLOWED_TRAIN))
 
 
+@pytest.fixture(scope="module")
+def suffixes(guard):
+    return {name: attack(guard, PROMPT, style, np.random.default_rng(0)) for name, style in STYLES.items()}
+
+
 @pytest.mark.parametrize("style", [GIBBERISH, WORDS], ids=lambda style: style.name)
-def test_it_gets_through(guard, style):
-    found = attack(guard, PROMPT, style, np.random.default_rng(0))
+def test_it_gets_through(guard, style, suffixes):
+    found = suffixes[style.name]
     assert guard.flags([PROMPT, found.text]).tolist() == [True, False]
     assert found.logit == pytest.approx(float(guard.logits([found.text])[0]), abs=1e-4)
     assert found.logit < style.goal
     assert found.text == f"{PROMPT} {found.suffix}"
     assert found.scored == 1 + found.steps * 25
-    assert found == attack(guard, PROMPT, style, np.random.default_rng(0))
-    assert found != attack(guard, PROMPT, style, np.random.default_rng(1))
 
 
-def test_words_are_words(guard):
-    words = attack(guard, PROMPT, WORDS, np.random.default_rng(3)).suffix.split()
+def test_it_depends_on_its_stream_alone(guard):
+    search = Search(steps=1, candidates=4)
+    found = [attack(guard, PROMPT, WORDS, np.random.default_rng(seed), search=search) for seed in (0, 0, 1)]
+    assert found[0] == found[1] != found[2]
+
+
+def test_words_are_words(suffixes):
+    words = suffixes["words"].suffix.split()
     assert len(words) == WORDS.length
     assert all(word.isalpha() and word.isascii() and len(word) > 2 for word in words)
 
@@ -65,7 +74,7 @@ def test_a_defence_is_attacked_through(guard):
     )  # fmt: skip
     report = defence.adaptive_eval(
         lambda prompt, objective: attack(guard, prompt, WORDS, np.random.default_rng(0), objective).text,
-        prompts=[PROMPT], n_samples=2, loss=guard.logits,
+        prompts=[PROMPT], n_samples=1, loss=guard.logits,
     )  # fmt: skip
     assert report.success_rate == 1
     assert report.clean_rate == 0
@@ -85,8 +94,8 @@ def test_what_is_lowered_is_the_score(guard):
     assert (found.logit, found.steps, found.scored) == (5.0, 2, len(seen))
 
 
-def test_it_goes_on_from_a_suffix(guard):
-    first = attack(guard, PROMPT, WORDS, np.random.default_rng(0))
+def test_it_goes_on_from_a_suffix(guard, suffixes):
+    first = suffixes["words"]
     again = attack(guard, PROMPT, WORDS, np.random.default_rng(1), start=first.suffix)
     assert (again.text, again.steps) == (first.text, 0)
     with pytest.raises(InputError, match="start"):

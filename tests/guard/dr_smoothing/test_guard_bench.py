@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import os
 import threading
 
 import numpy as np
@@ -11,10 +12,21 @@ import pytest
 
 from steelyard.bench.plan import validate
 from steelyard.contracts import CellInput
-from steelyard.errors import EndpointError, InputError
-from steelyard.guard.dr_smoothing import arms, bench, guard_cell, guard_data, helpfulness, layer_a, topic, user
+from steelyard.errors import DataMissingError, EndpointError, InputError
+from steelyard.guard.dr_smoothing import (
+    arms,
+    bench,
+    defences,
+    guard_cell,
+    guard_data,
+    helpfulness,
+    layer_a,
+    topic,
+    user,
+)
 from steelyard.guard.dr_smoothing.attack import Search
 from steelyard.guard.dr_smoothing.bench import BENCH
+from steelyard.guard.dr_smoothing.config import Config
 from steelyard.guard.dr_smoothing.user import Options, user_task
 from steelyard.models.tiny import tiny_random_lm
 
@@ -161,6 +173,42 @@ def test_questions(arm, questions):
 def test_answers_are_found_as_whole_words():
     assert helpfulness._found("The Sea", "it is, of course, the sea!")
     assert not helpfulness._found("sea", "overseas")
+
+
+def real(load):
+    """The real data from wherever they can be had; in CI they must be there."""
+    try:
+        return load()
+    except DataMissingError as error:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(str(error))
+
+
+def test_the_real_prompts_are_separate():
+    data = real(guard_data.load_harmful)
+    assert (len(data["tuning_forbidden"]), len(data["evaluation_forbidden"])) == (20, 98)
+    texts = {
+        part: {str(text) for text in data[part]} for part in data if data[part].ndim and data[part].dtype.kind == "U"
+    }
+    assert not texts["tuning_forbidden"] & texts["evaluation_forbidden"]
+    assert not texts["tuning_benign"] & texts["evaluation_benign"]
+    assert not texts["train"] & (texts["evaluation_forbidden"] | texts["evaluation_benign"])
+    assert len(texts["evaluation_natural"]) > 50
+    known = guard_data._cached(guard_data.guard_key(data))  # every suffix was found in advance
+    for style in ("gibberish", "words"):
+        assert {guard_data.prompt_key(text) for text in texts["evaluation_forbidden"]} <= set(known[style])
+
+
+def test_the_real_questions_hold_their_answers():
+    data = real(helpfulness.load)
+    assert len(data["prompts"]) == len(data["answers"]) >= 100
+    assert all(helpfulness._found(str(a), str(p)) for p, a in zip(data["prompts"], data["answers"], strict=True))
+
+
+@pytest.mark.parametrize("disrupt", ["swap", "insert", "patch", "mask_words", "delete_words", "random"])
+def test_every_disruption_has_a_name(disrupt):
+    kernel = defences.kernel(Config(disrupt=disrupt, q=0.3))
+    assert kernel.name == disrupt
+    assert isinstance(kernel("some words of a prompt to disrupt", np.random.default_rng(0)), str)
 
 
 def test_half_way():

@@ -89,9 +89,9 @@ BENCH = BenchSpec(
             seeds=10,
             work=2_000_000,
             params={
-                "n": 9, "prompts": 8, "benign": 16, "natural": 3, "draws": 2000, "questions": 5,
+                "n": 9, "prompts": 8, "benign": 16, "natural": 3, "draws": 2000, "questions": 4,
                 "adaptive": list(arms.ADAPTIVE_ARMS), "adaptive_prompts": 5, "adaptive_styles": ["gibberish", "words"],
-                "adaptive_steps": 14,
+                "adaptive_steps": 6,
             },
             cell_seconds=300.0,
         ),

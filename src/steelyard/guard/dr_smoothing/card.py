@@ -59,10 +59,12 @@ CARD = Card(
         "Measured on a guard of sentence embeddings under white-box attacks, not on a chat model: small language "
         "models refuse too little for an attack table to mean anything. The gpu profile names the paper's setting.",
         "Attacks are our own greedy coordinate gradient with at most 14 steps; a stronger attacker would do better.",
-        "The adaptive attack knows the defence and draws its noise four times a step; it does not differentiate "
-        "through the rectifier.",
+        "The adaptive attack goes on from the plain suffix, knows the defence and draws its noise four times a step, "
+        "for 6 steps in the full profile and 14 in the long one; it does not differentiate through the rectifier.",
         "A certificate speaks about the sampled prompt and kernel; it is void on the copies that tuned a setting.",
         "The coherence filter's threshold was chosen on ten harmful prompts, which are among the tuning prompts.",
+        "Spelling and its filter drop rare words: on the embedded guard of gardening half of the clean forbidden "
+        "prompts of the tuning set got through DR-Smoothing, none through the guard alone.",
         "Unrectified copies pass a guard more easily, so refusals of benign prompts fall: both sides are shown.",
         "On your own prompts those without a label count as harmful, and the judge looks for phrases of refusal.",
     ),

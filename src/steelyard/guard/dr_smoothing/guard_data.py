@@ -51,7 +51,8 @@ def load_harmful() -> Arrays:
     unsafe = _shuffled([row.prompt for row in contrasts if not row.safe], "unsafe")
     safe = _shuffled([row.prompt for row in contrasts if row.safe], "safe")
     forbidden = _shuffled(harmful_prompts("test"), "harmful")
-    plain = _shuffled(safe_prompts("test"), "benign")
+    trained = set(safe_prompts("train"))  # the source has some prompts in both of its splits
+    plain = [prompt for prompt in _shuffled(safe_prompts("test"), "benign") if prompt not in trained]
     held = safe[_SAFE_TRAIN:]
     natural = _shuffled([row.prompt for row in jailbreak_artifacts("PAIR", "vicuna-13b-v1.5") if row.prompt], "pair")
     return _arrays(
