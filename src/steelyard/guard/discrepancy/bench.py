@@ -212,7 +212,7 @@ BENCH = BenchSpec(
             ),
             seeds=6,
             work=6 * 6 * (2 * 13 + 2),
-            params={**PARAMS, "answers": 7, "least": 2, "samples": 0, "planted": 5, "p_true": False},
+            params={**PARAMS, "answers": 6, "least": 2, "samples": 0, "planted": 4, "p_true": False},
             cell_seconds=300.0,
         ),
         "full": Profile(

@@ -60,7 +60,7 @@ CARD = Card(
         "The models weighed here have 135 to 270 million parameters, and SmolLM2's weights come from a 4-bit file; the "
         "paper's are presumably 7 billion and up. What does not show here may show there; the gpu profile is a recipe.",
         "Subsets of a data set are disjoint in questions, but questions of one passage may lie in several of them.",
-        "XQuAD is asked on paragraphs of 700 letters or less (half of them), and P(True) and length-normalised entropy, "
+        "XQuAD is asked on paragraphs of 700 letters or less (half of them); P(True) and length-normalised entropy, "
         "which read every prompt once more, are left to the long profile: the full one has to fit ten minutes.",
         "Claims and settings were fixed before a score on an evaluation subset of a data set was seen; cells were "
         "timed on a part that no seed has. Of the own questions all answers, and the scores on ten, had been seen.",

@@ -27,7 +27,7 @@ from steelyard.guard.discrepancy.passes import Pair
 from steelyard.models.transformers_lm import TransformersLM
 
 Vector = NDArray[np.float64]
-TIMED = 4  # answers on which both passes are timed; their scores come from passes that other scores need as well
+TIMED = 2  # answers on which both passes are timed; their scores come from passes that other scores need as well
 _CHUNK = 8  # the states of all layers at all tokens of so many prompts are held at once
 
 
