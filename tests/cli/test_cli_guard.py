@@ -206,6 +206,19 @@ def test_serve_the_local_model(steelyard, tiny, served):
     assert answer["model"] == "SmolLM2-135M-Instruct"
 
 
+@pytest.mark.parametrize("defence", ["dr", "smoothllm", "paper"])
+def test_serve_disrupts_every_turn_of_the_user(steelyard, tiny, served, monkeypatch, defence):
+    asked, generate = [], tiny.generate
+    monkeypatch.setattr(tiny, "generate", lambda prompts, **how: asked.extend(prompts) or generate(prompts, **how))
+    steelyard("guard", "serve", "--defence", defence, "--n", 3, "--q", 0.4)
+    early = "An attack may stand up here, with something harmless behind it."
+    chat = [{"role": "user", "content": early}, {"role": "assistant", "content": "Yes."}, *CHAT["messages"]]
+    assert post(served["app"], "/v1/chat/completions", {**CHAT, "messages": chat}).status_code == 200
+    copies = [prompt for prompt in asked if len(prompt) == 3 and prompt[1] == chat[1]]
+    assert len(copies) == 3
+    assert all(copy[0]["content"] != early for copy in copies)
+
+
 def test_serve_without_a_defence(steelyard, tiny, served):
     steelyard("guard", "serve", "--defence", "none")
     answer = post(served["app"], "/v1/chat/completions", CHAT).json()

@@ -75,7 +75,8 @@ def serve(
     if defence != "none":
         asks = "llm" in (rectify, judge) or rectify == "both" or defence == "paper"
         helper = (lm or _language_model(upstream, model)) if asks else None
-        guard = _defence(defence, helper, n, q, rectify, judge, seed=None, early_stop=early_stop)
+        # an attack may stand in any turn of the user, with a harmless one behind it
+        guard = _defence(defence, helper, n, q, rectify, judge, seed=None, early_stop=early_stop, scope="all_user")
         adapter = require("steelyard.guard.dr_smoothing.openai", "guard").SmoothingDefence(guard)
     detector = _detector(lm) if detect else None
     proxy.run(proxy.make_app(source, adapter, detector, client_key=client_key), port)

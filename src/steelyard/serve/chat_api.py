@@ -170,8 +170,10 @@ def _length(content: str | list[dict[str, Any]] | None) -> int:
 
 _UNGUARDED = (
     "tools", "tool_choice", "functions", "function_call", "logprobs", "top_logprobs", "audio", "prediction",
-    "web_search_options", "parallel_tool_calls",
+    "web_search_options", "parallel_tool_calls", "logit_bias",  # a bias against the words of a refusal forbids it
 )  # fmt: skip
+# Of servers, wherever they stand: they cut the prompt, or let the model go on in a turn that the client began.
+_FRAMING = frozenset({"add_generation_prompt", "continue_final_message", "echo", "truncate_prompt_tokens"})
 _HARMLESS_TEXT = frozenset({"user", "metadata", "safety_identifier", "service_tier", "prompt_cache_key"})
 _SHORT_TEXT = frozenset({"reasoning_effort", "verbosity", "model", "stop", "messages", "modalities", "response_format"})
 
@@ -180,8 +182,8 @@ def guarded_messages(request: ChatRequest, payload: Mapping[str, Any]) -> list[d
     """Return the turns as role and text, once nothing in the request could go round a defence or a detector.
 
     Raises:
-        ProxyError: 400, with the reason: the request asks for several answers, tools, log-probabilities or images, or
-            carries text to the model in another place than its messages.
+        ProxyError: 400, with the reason: the request asks for several answers, tools, log-probabilities or images,
+            carries text or tokens to the model in another place than its messages, or does not end in a user's turn.
     """
     if (request.n or 1) > 1:
         raise refused("n must be 1 while a guard is on: one answer is voted on", "n", "unsupported_with_guard")
@@ -198,29 +200,33 @@ def guarded_messages(request: ChatRequest, payload: Mapping[str, Any]) -> list[d
     if payload.get("modalities") not in (None, [], ["text"]):
         raise refused("modalities must be text while a guard is on", "modalities", "unsupported_with_guard")
     for name, value in payload.items():
-        if name not in _HARMLESS_TEXT | _SHORT_TEXT and _has_text(value):
+        if name not in _HARMLESS_TEXT | _SHORT_TEXT and _goes_round({name: value} if name in _FRAMING else value):
             raise refused(
-                f"{name[:100]} carries text, which would go round the guard", name[:100], "unsupported_with_guard"
+                f"{name[:100]} carries text or tokens, or frames the prompt, which would go round the guard",
+                name[:100],
+                "unsupported_with_guard",
             )
     for name in ("reasoning_effort", "verbosity"):
         if payload.get(name) not in (None, "none", "minimal", "low", "medium", "high", "xhigh"):
             raise refused(f"{name} has an unknown value", name)
     turns = [_plain_turn(message, f"messages.{index}") for index, message in enumerate(request.messages)]
-    users = [turn["content"] for turn in turns if turn["role"] == "user"]
-    if not users or not users[-1].strip():
-        raise refused("messages must hold a user turn, and the last one must have text", "messages")
+    if any(turn["role"] == "user" and not turn["content"].strip() for turn in turns) or turns[-1]["role"] != "user":
+        raise refused(
+            "messages must end in a user's turn while a guard is on, and every user's turn must have text", "messages"
+        )  # some servers go on in a last turn of the assistant's
     return turns
 
 
 _NAME = re.compile(r"[A-Za-z0-9_\-]{1,40}", re.ASCII)
 
 
-def _has_text(value: Any) -> bool:
-    if isinstance(value, str):
-        return True
+def _goes_round(value: Any) -> bool:
     if isinstance(value, Mapping):
-        return any(not _NAME.fullmatch(name) or _has_text(entry) for name, entry in value.items())
-    return isinstance(value, list) and any(_has_text(entry) for entry in value)
+        return any(
+            not _NAME.fullmatch(name) or (name in _FRAMING and entry is not None) or _goes_round(entry)
+            for name, entry in value.items()
+        )
+    return isinstance(value, str) or (isinstance(value, list) and bool(value))  # a list of numbers may be tokens
 
 
 def _plain_turn(message: ChatMessage, where: str) -> dict[str, str]:
