@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from steelyard.errors import EndpointError, InputError, UnsupportedError
 from steelyard.models import CausalLM, EndpointEmbedder, OpenAICompatibleLM, as_lm, http_client
 from steelyard.models.endpoint import _row_seeds
-from steelyard.models.http_client import _retry_after, _split_url
+from steelyard.models.http_client import _retry_after, split_url
 
 KEY = "sk-very-secret-key"
 
@@ -236,7 +236,7 @@ def test_with_and_without_v1(server, given_url):
     ],
 )
 def test_urls(url, base, query):
-    assert _split_url(url) == (base, query)
+    assert split_url(url) == (base, query)
 
 
 # --- the key and the URL stay out of every message -------------------------------------------------------------------
@@ -443,12 +443,12 @@ def test_the_first_failure_ends_the_rest(lm, server):
     [
         ({"prompts": "text"}, "prompts must be a list"),
         ({"prompts": [""]}, r"prompts\[0\] is empty"),
-        ({"max_new_tokens": 0}, "max_new_tokens must be at least 1"),
-        ({"temperature": -1}, "temperature must be 0 or more"),
-        ({"temperature": float("nan")}, "temperature must be 0 or more"),
-        ({"top_p": 0}, "top_p must be above 0"),
-        ({"stop": "x"}, "stop must be a list"),
-        ({"n": 0}, "n must be at least 1"),
+        ({"max_new_tokens": 0}, "max_new_tokens and n must be at least 1"),
+        ({"temperature": -1}, "temperature must be a finite number"),
+        ({"temperature": float("nan")}, "temperature must be a finite number"),
+        ({"top_p": 0}, "top_p must lie in"),
+        ({"stop": [""]}, "stop must be a list of non-empty strings"),
+        ({"n": 0}, "max_new_tokens and n must be at least 1"),
     ],
 )
 def test_arguments_out_of_range(lm, server, options, message):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from steelyard.errors import InputError, UnsupportedError
 from steelyard.models.http_client import Endpoint, check_model_name
-from steelyard.models.protocols import Prompt, Seed, check_prompts
+from steelyard.models.protocols import Prompt, Seed, check_prompts, check_sampling
 from steelyard.rng import derive_seed
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ class OpenAICompatibleLM:
             InputError: An argument is out of range, a prompt is empty, or turns of a chat for a base model.
             EndpointError: The server failed; the message names status and URL.
         """
-        options = self._options(max_new_tokens, temperature, top_p, stop)
+        options = self._options(max_new_tokens, temperature, top_p, stop, n)
         return self._endpoint.wait(self._all(self._plan(prompts, options, n, seed)))
 
     async def agenerate(
@@ -97,7 +96,7 @@ class OpenAICompatibleLM:
         seed: Seed = None,
     ) -> list[str]:
         """Do what :meth:`generate` does without blocking the loop of the caller."""
-        options = self._options(max_new_tokens, temperature, top_p, stop)
+        options = self._options(max_new_tokens, temperature, top_p, stop, n)
         return await self._endpoint.wait_async(self._all(self._plan(prompts, options, n, seed)))
 
     def logprobs(self, prompts: Sequence[Prompt], responses: Sequence[str]) -> list[NDArray[np.float32]]:
@@ -111,27 +110,18 @@ class OpenAICompatibleLM:
         raise UnsupportedError("an endpoint gives no hidden states; use steelyard.models.TransformersLM")
 
     def _options(
-        self, max_new_tokens: int, temperature: float, top_p: float, stop: Sequence[str] | None
+        self, max_new_tokens: int, temperature: float, top_p: float, stop: Sequence[str] | None, n: int
     ) -> dict[str, Any]:
-        if max_new_tokens < 1:
-            raise InputError(f"max_new_tokens must be at least 1, got {max_new_tokens}")
-        if not 0 <= temperature < math.inf:
-            raise InputError(f"temperature must be 0 or more, got {temperature}")
-        if not 0 < top_p <= 1:
-            raise InputError(f"top_p must be above 0 and at most 1, got {top_p}")
-        if isinstance(stop, str):
-            raise InputError("stop must be a list of texts, got one string; write [stop]")
+        stops = check_sampling(max_new_tokens, temperature, top_p, stop, n)
         options: dict[str, Any] = {"model": self.model, "max_tokens": max_new_tokens, "temperature": temperature}
         if top_p < 1:
             options["top_p"] = top_p
-        if stop:
-            options["stop"] = list(stop)
+        if stops:
+            options["stop"] = stops
         return options
 
     def _plan(self, prompts: Sequence[Prompt], options: Mapping[str, Any], n: int, seed: Seed) -> list[_Request]:
         check_prompts(prompts)
-        if n < 1:
-            raise InputError(f"n must be at least 1, got {n}")
         bodies = [{**options, **self._body(prompt, index)} for index, prompt in enumerate(prompts)]
         if options["temperature"] == 0:
             same: dict[str, _Request] = {}

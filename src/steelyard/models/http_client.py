@@ -99,14 +99,14 @@ class Endpoint:
     """
 
     def __init__(self, base_url: str, api_key: str | None, timeout: float, max_concurrency: int, retries: int) -> None:
-        self._base, self._query = _split_url(base_url)
+        self._base, self._query = split_url(base_url)
         if not (isinstance(timeout, int | float) and 0 < timeout < math.inf):
             raise InputError(f"timeout must be a positive number of seconds, got {timeout!r}")
         if not (isinstance(max_concurrency, int) and 1 <= max_concurrency <= 1024):
             raise InputError(f"max_concurrency must be from 1 to 1024, got {max_concurrency!r}")
         if not (isinstance(retries, int) and 0 <= retries <= 10):
             raise InputError(f"retries must be from 0 to 10, got {retries!r}")
-        self._key = _check_key(os.environ.get(KEY_VARIABLE) or None if api_key is None else api_key)
+        self._key = usable_key(api_key)
         self._timeout, self._connections, self._retries = float(timeout), max_concurrency, retries
         self._lock, self._closed = threading.Lock(), False
         self._running: _Loop | None = None
@@ -299,10 +299,11 @@ def _retry_after(value: str | None) -> float:
     return max(seconds, 0.0) if not math.isnan(seconds) else 0.0
 
 
-def _split_url(base_url: str) -> tuple[str, str]:
-    """Return the URL up to and with its version, and its query with the question mark.
+def split_url(base_url: str) -> tuple[str, str]:
+    """Return the URL up to and with its version, ``/v1`` where it names none, and its query with the question mark.
 
-    No message quotes the URL: it may hold a password or a key.
+    Raises:
+        InputError: It is no plain http(s) URL; no message quotes it, for it may hold a password or a key.
     """
     try:
         parts = urllib.parse.urlsplit(base_url.strip())
@@ -324,8 +325,13 @@ def _split_url(base_url: str) -> tuple[str, str]:
     return f"{parts.scheme}://{place}{urllib.parse.quote(path, safe='/%')}", f"?{parts.query}" if parts.query else ""
 
 
-def _check_key(key: str | None) -> str | None:
-    """Return the key, which must fit into a header; no message quotes it."""
+def usable_key(api_key: str | None = None) -> str | None:
+    """Return the key, or without one that of the environment, if any; it must fit into a header.
+
+    Raises:
+        InputError: It does not; the message does not quote it.
+    """
+    key = os.environ.get(KEY_VARIABLE) or None if api_key is None else api_key
     if key is not None and not (isinstance(key, str) and re.fullmatch(r"[!-~]+", key)):
         raise InputError(f"api_key (or {KEY_VARIABLE}) must be printable ASCII text without spaces")
     return key

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -130,6 +131,26 @@ def check_prompts(prompts: Sequence[Prompt]) -> None:
             raise InputError(f"{where} must be text or a list of messages with role and content")
         for turn, message in enumerate(prompt):
             _check_message(message, f"{where}[{turn}]")
+
+
+def check_sampling(
+    max_new_tokens: int, temperature: float, top_p: float, stop: Sequence[str] | None, n: int
+) -> list[str]:
+    """Return the stop strings, one alone as a list, once every argument of ``generate`` is in range.
+
+    Raises:
+        InputError: One is not.
+    """
+    if max_new_tokens < 1 or n < 1:
+        raise InputError(f"max_new_tokens and n must be at least 1, got {max_new_tokens} and {n}")
+    if not (math.isfinite(temperature) and temperature >= 0):
+        raise InputError(f"temperature must be a finite number of at least 0, got {temperature}")
+    if not 0 < top_p <= 1:
+        raise InputError(f"top_p must lie in (0, 1], got {top_p}")
+    stops = [stop] if isinstance(stop, str) else list(stop or ())
+    if not all(isinstance(one, str) and one for one in stops):
+        raise InputError("stop must be a list of non-empty strings")
+    return stops
 
 
 def _check_message(message: object, where: str) -> None:

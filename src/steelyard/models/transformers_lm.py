@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import secrets
 import threading
 from collections.abc import Iterator, Sequence
@@ -23,7 +22,7 @@ from steelyard.models.float32_copy import float32_copy
 from steelyard.models.generation import Row, Sampling, Stopped, decode, shared_start
 from steelyard.models.hugging_face import load_causal_lm, load_tokenizer
 from steelyard.models.paths import usable_path
-from steelyard.models.protocols import Prompt, Seed, check_prompts
+from steelyard.models.protocols import Prompt, Seed, check_prompts, check_sampling
 from steelyard.models.scoring import Scored
 from steelyard.rng import generator
 
@@ -187,7 +186,7 @@ class TransformersLM:
         seed: Seed = None,
     ) -> list[Generation]:
         """Do what :meth:`generate` does; return texts with their tokens, and the states of ``layers`` at these."""
-        stops = _check_sampling(max_new_tokens, temperature, top_p, stop, n)
+        stops = check_sampling(max_new_tokens, temperature, top_p, stop, n)
         numbers = self._layers(layers)
         rows = [ids for ids in self._all_prompt_ids(prompts) for _ in range(n)]
         limits = [min(max_new_tokens, self.context - len(ids)) for ids in rows]
@@ -344,22 +343,6 @@ def _end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
     named = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
     several = list(named) if isinstance(named, list | tuple) else [named]
     return frozenset(int(token) for token in (*several, tokenizer.eos_token_id) if token is not None)
-
-
-def _check_sampling(
-    max_new_tokens: int, temperature: float, top_p: float, stop: Sequence[str] | None, n: int
-) -> list[str]:
-    """Refuse arguments out of range; return the stop strings."""
-    if max_new_tokens < 1 or n < 1:
-        raise InputError(f"max_new_tokens and n must be at least 1, got {max_new_tokens} and {n}")
-    if not (math.isfinite(temperature) and temperature >= 0):
-        raise InputError(f"temperature must be a finite number of at least 0, got {temperature}")
-    if not 0 < top_p <= 1:
-        raise InputError(f"top_p must lie in (0, 1], got {top_p}")
-    stops = [stop] if isinstance(stop, str) else list(stop or ())
-    if not all(isinstance(one, str) and one for one in stops):
-        raise InputError("stop must be a list of non-empty strings")
-    return stops
 
 
 def _streams(seed: Seed, rows: int) -> list[np.random.Generator]:

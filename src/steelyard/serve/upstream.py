@@ -5,16 +5,15 @@ from __future__ import annotations
 import abc
 import asyncio
 import json
-import os
 import secrets
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-from urllib.parse import urlsplit
 
 import aiohttp
 
 from steelyard.errors import InputError
+from steelyard.models.http_client import KEY_VARIABLE, split_url, usable_key
 from steelyard.models.paths import printable
 from steelyard.models.protocols import CausalLM
 from steelyard.serve.chat_api import (
@@ -29,7 +28,6 @@ from steelyard.serve.chat_api import (
     to_json,
 )
 
-KEY_VARIABLE = "STEELYARD_API_KEY"
 Payload = Mapping[str, Any]
 
 
@@ -87,14 +85,14 @@ class HttpUpstream(Upstream):
     headers is sent on. The operator's key comes from the environment variable ``STEELYARD_API_KEY`` and is in no error.
 
     Args:
-        base_url: For instance ``http://127.0.0.1:8000/v1``; ``/v1`` is added when the URL has no path.
+        base_url: For instance ``http://127.0.0.1:8000/v1``; ``/v1`` is added when the URL names no version.
         model: The model to ask for, whatever a client asks for; None leaves the choice to the client.
         limits: Size and time of an answer.
         timeout: Seconds for one call.
         max_concurrency: Calls at once; more of them wait.
 
     Raises:
-        InputError: The URL is no plain http(s) URL.
+        InputError: The URL is no plain http(s) URL, or the key does not fit into a header.
     """
 
     def __init__(
@@ -109,9 +107,7 @@ class HttpUpstream(Upstream):
         self._model, self._bytes = model, (limits or Limits()).answer_bytes
         self._timeout = aiohttp.ClientTimeout(total=timeout, sock_connect=min(10.0, timeout))
         self._max_concurrency = max_concurrency
-        self._key = os.environ.get(KEY_VARIABLE) or None
-        if self._key is not None and not (self._key.isascii() and self._key.isprintable()):
-            raise InputError(f"the key in {KEY_VARIABLE} holds characters that a header cannot")
+        self._key = usable_key()
         self._session: aiohttp.ClientSession | None = None
 
     def __repr__(self) -> str:
@@ -235,18 +231,10 @@ class HttpUpstream(Upstream):
 
 
 def _checked_url(base_url: str) -> str:
-    try:
-        parts = urlsplit(base_url)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        usable = False
-    plain = base_url.isascii() and base_url.isprintable() and " " not in base_url
-    if not usable or not plain or parts.username is not None or parts.query or parts.fragment:
-        raise InputError(
-            "upstream must be a URL such as http://127.0.0.1:8000/v1, without a user, a query or a fragment; a key "
-            f"goes into the environment variable {KEY_VARIABLE}"
-        )
-    return base_url.rstrip("/") if parts.path.strip("/") else f"{base_url.rstrip('/')}/v1"
+    base, query = split_url(base_url)
+    if query or "#" in base_url:
+        raise InputError(f"base_url must have no query or fragment; a key goes into the variable {KEY_VARIABLE}")
+    return base
 
 
 def _translated(error: Exception) -> ProxyError:
