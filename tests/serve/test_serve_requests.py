@@ -250,7 +250,7 @@ def test_usage_is_added_or_left_out():
     assert as_completion({"choices": [{"message": {"content": None}}]}).text == ""
 
 
-@pytest.mark.parametrize("value", [0, -1, math.inf, math.nan, "5", True])
+@pytest.mark.parametrize("value", [0, -1, math.inf, math.nan, "5", True, 2.5])
 def test_limits_are_positive_numbers(value):
     with pytest.raises(InputError, match=r"limits\.copies"):
         Limits(copies=value)

@@ -65,7 +65,7 @@ class Limits:
         keep_alive_seconds: Time between the comment lines of a stream whose verdict is pending.
 
     Raises:
-        InputError: A limit is not a positive, finite number.
+        InputError: A limit is not a positive, finite number, or a count not a whole one.
     """
 
     body_bytes: int = 2 * 2**20
@@ -86,6 +86,8 @@ class Limits:
             value = getattr(self, field.name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
                 raise InputError(f"limits.{field.name} must be a positive number, got {value!r}")
+            if field.type == "int" and not isinstance(value, int):
+                raise InputError(f"limits.{field.name} must be a whole number, got {value!r}")
 
 
 _Chance = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import webbrowser
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from starlette.applications import Starlette
@@ -44,18 +45,17 @@ def make_page_app(ask: Ask, about: str, example: str) -> Starlette:
         example: The prompt that the form holds at first.
     """
     page, policy = _page(about, example), pages.script_policy(pages.own_script("guard.js"))
-    one_at_a_time = asyncio.Lock()
+    one_at_a_time = ThreadPoolExecutor(1)  # no lock on the loop: that of a client who leaves would open too early
 
     async def index(_: Request) -> Response:
         return HTMLResponse(page, headers={"content-security-policy": policy})
 
     async def answer(request: Request) -> Response:
         prompt = _prompt(request.scope[PAYLOAD])
-        async with one_at_a_time:
-            try:
-                shown = await asyncio.to_thread(ask, prompt)
-            except SteelyardError as error:
-                raise ProxyError(502, clean(str(error), 300), "defence_failed") from None
+        try:
+            shown = await asyncio.get_running_loop().run_in_executor(one_at_a_time, ask, prompt)
+        except SteelyardError as error:
+            raise ProxyError(502, clean(str(error), 300), "defence_failed") from None
         return Response(to_json(_bounded(shown)), media_type=JSON_TYPE)
 
     async def failed(_: Request, error: Exception) -> Response:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import asyncio
 import json
+import logging
 import secrets
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +28,8 @@ from steelyard.serve.chat_api import (
     completion_body,
     to_json,
 )
+
+logger = logging.getLogger("steelyard.serve")
 
 Payload = Mapping[str, Any]
 
@@ -278,9 +281,10 @@ class LocalUpstream(Upstream):
         except InputError as error:
             said = printable(str(error)[:300])
             raise ProxyError(400, f"the local model refused the request: {said}", "upstream_refused") from None
+        except ProxyError:
+            raise
         except Exception as error:
-            if isinstance(error, ProxyError):
-                raise
+            logger.error("the local model failed with %s", type(error).__name__)  # its text may hold a prompt
             raise ProxyError(502, "the local model failed", "upstream_error") from None
         return [Completion(completion_body(self._name, text)) for text in texts]
 
