@@ -12,6 +12,7 @@ import pytest
 
 from steelyard.bench.plan import validate
 from steelyard.contracts import CellInput
+from steelyard.data.questions import halueval
 from steelyard.errors import DataMissingError, EndpointError, InputError
 from steelyard.guard.dr_smoothing import (
     arms,
@@ -201,6 +202,8 @@ def test_the_real_prompts_are_separate():
 def test_the_real_questions_hold_their_answers():
     data = real(helpfulness.load)
     assert len(data["prompts"]) == len(data["answers"]) >= 100
+    chosen_on = {halueval("one")[row].question for row in helpfulness._CHOSEN_ON}
+    assert not chosen_on & {str(prompt).rpartition("Question: ")[2] for prompt in data["prompts"]}
     assert all(helpfulness._found(str(a), str(p)) for p, a in zip(data["prompts"], data["answers"], strict=True))
 
 

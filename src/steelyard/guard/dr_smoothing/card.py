@@ -12,7 +12,7 @@ __all__ = ["CARD", "Config"]
 CARD = Card(
     id="dr_smoothing",
     name="Disrupt-and-rectify smoothing",
-    summary="Asks a model N noisy and repaired copies of a prompt and lets the majority decide whether it answers.",
+    summary="Asks a model N noisy, repaired copies of a prompt; their majority decides if it answers.",
     does=(
         "Each copy of the user's text is disrupted by random noise, which breaks the exact wording of a jailbreak, and "
         "rectified back to plain language, so that the model sees the kind of text it knows. Every answer is judged; "
@@ -62,6 +62,8 @@ CARD = Card(
         "The adaptive attack goes on from the plain suffix, knows the defence and draws its noise four times a step, "
         "for 6 steps in the full profile and 14 in the long one; it does not differentiate through the rectifier.",
         "A certificate speaks about the sampled prompt and kernel; it is void on the copies that tuned a setting.",
+        "Instruction and lengths of the questions on a text were chosen on 35 questions, so that the model answers "
+        "about half of the clean ones; the verdicts are read from others.",
         "The coherence filter's threshold was chosen on ten harmful prompts, which are among the tuning prompts.",
         "Spelling and its filter drop rare words: on the embedded guard of gardening half of the clean forbidden "
         "prompts of the tuning set got through DR-Smoothing, none through the guard alone.",

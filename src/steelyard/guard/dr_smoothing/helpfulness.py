@@ -17,14 +17,18 @@ import transformers.models.llama.modeling_llama  # noqa: F401
 
 from steelyard import rng
 from steelyard.contracts import Arrays, CellInput, Measured
-from steelyard.data.questions import halueval
+from steelyard.data.questions import KnowledgeQuestion, halueval
 from steelyard.guard.dr_smoothing.config import Config
 from steelyard.guard.dr_smoothing.defences import smoothing
 from steelyard.guard.dr_smoothing.result import SmoothingWarning
 from steelyard.models import smollm2
 from steelyard.models.default import load_default_lm
 
-# Instruction and length were chosen on 16 questions beyond those of the profiles: half of the clean answers are right.
+# Instruction, answer length and longest text were chosen on these rows of the source: no verdict is read from them.
+_CHOSEN_ON = frozenset((
+    3, 43, 55, 93, 97, 99, 105, 127, 140, 184, 187, 188, 194, 204, 220, 235, 242, 244, 247, 254, 255, 270, 273, 293,
+    302, 311, 378, 392, 398, 423, 434, 461, 487, 494, 498,
+))  # fmt: skip
 _SYSTEM = "You read a text and answer the question about it."
 _NEW_TOKENS = 32
 _LONGEST, _SHORTEST = 350, 3  # characters of the text; of the answer, so that it is not found by chance
@@ -33,20 +37,23 @@ _LONGEST, _SHORTEST = 350, 3  # characters of the text; of the answer, so that i
 def load() -> Arrays:
     """Return questions with their texts and answers: those whose answer stands in the text, word for word.
 
+    Their order does not depend on what is left out, and the rows on which settings were chosen are not among them.
+
     Raises:
         DataMissingError: The data set can be had nowhere.
     """
-    rows = [
-        row
-        for row in halueval("one")
-        if len(row.knowledge) <= _LONGEST and len(row.right) >= _SHORTEST and _found(row.right, row.knowledge)
-    ]
+    rows = halueval("one")
     order = rng.generator("split", "dr_smoothing/questions", 0).permutation(len(rows))
+    kept = [rows[index] for index in order if index not in _CHOSEN_ON and _suits(rows[index])]
     return {
         "model": np.array(smollm2.check()),
-        "prompts": np.array([f"{rows[index].knowledge}\n\nQuestion: {rows[index].question}" for index in order]),
-        "answers": np.array([rows[index].right for index in order]),
+        "prompts": np.array([f"{row.knowledge}\n\nQuestion: {row.question}" for row in kept]),
+        "answers": np.array([row.right for row in kept]),
     }
+
+
+def _suits(row: KnowledgeQuestion) -> bool:
+    return len(row.knowledge) <= _LONGEST and len(row.right) >= _SHORTEST and _found(row.right, row.knowledge)
 
 
 def run(cell: CellInput) -> Measured:
