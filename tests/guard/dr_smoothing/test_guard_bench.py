@@ -194,6 +194,11 @@ def test_the_real_prompts_are_separate():
     assert not texts["tuning_benign"] & texts["evaluation_benign"]
     assert not texts["train"] & (texts["evaluation_forbidden"] | texts["evaluation_benign"])
     assert len(texts["evaluation_natural"]) > 50
+    sizes = {"prompts": "forbidden", "benign": "benign", "natural": "natural"}
+    for profile in (BENCH.profiles["full"], BENCH.profiles["long"]):  # no prompt in two seeds
+        assert all(
+            profile.seeds * profile.params[name] <= len(data[f"evaluation_{part}"]) for name, part in sizes.items()
+        )
     known = guard_data._cached(guard_data.guard_key(data))  # every suffix was found in advance
     for style in ("gibberish", "words"):
         assert {guard_data.prompt_key(text) for text in texts["evaluation_forbidden"]} <= set(known[style])
@@ -201,7 +206,8 @@ def test_the_real_prompts_are_separate():
 
 def test_the_real_questions_hold_their_answers():
     data = real(helpfulness.load)
-    assert len(data["prompts"]) == len(data["answers"]) >= 100
+    assert len(data["prompts"]) == len(data["answers"])
+    assert all(BENCH.profiles[name].params["questions"] * 10 <= len(data["prompts"]) for name in ("full", "long"))
     chosen_on = {halueval("one")[row].question for row in helpfulness._CHOSEN_ON}
     assert not chosen_on & {str(prompt).rpartition("Question: ")[2] for prompt in data["prompts"]}
     assert all(helpfulness._found(str(a), str(p)) for p, a in zip(data["prompts"], data["answers"], strict=True))

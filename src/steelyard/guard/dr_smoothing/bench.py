@@ -104,8 +104,8 @@ BENCH = BenchSpec(
             seeds=10,
             work=2_000_000,
             params={
-                "n": 9, "prompts": 10, "benign": 16, "natural": 3, "questions": 5,
-                "adaptive": list(arms.LONG_ADAPTIVE_ARMS), "adaptive_prompts": 10,
+                "n": 9, "prompts": 9, "benign": 16, "natural": 3, "questions": 5,
+                "adaptive": list(arms.LONG_ADAPTIVE_ARMS), "adaptive_prompts": 9,
                 "adaptive_styles": ["gibberish", "words"], "adaptive_steps": 14,
             },
             cell_seconds=1800.0,
