@@ -64,7 +64,7 @@ METHODS: tuple[Entry, ...] = (
         "guard",
         "guard",
         "OpenAI-compatible API",
-        "a jailbreak defence that votes over disrupted and rectified copies of a prompt, with certificates",
+        "a jailbreak defence that votes over disrupted and rectified prompts, with certificates",
     ),
     Entry(
         "discrepancy",

@@ -64,7 +64,8 @@ CARD = Card(
         "A certificate speaks about the sampled prompt and kernel; it is void on the copies that tuned a setting.",
         "Instruction and lengths of the questions on a text were chosen on 35 questions, so that the model answers "
         "about half of the clean ones; the verdicts are read from others.",
-        "The coherence filter's threshold was chosen on ten harmful prompts, which are among the tuning prompts.",
+        "The coherence filter and its threshold come from a reference measurement on ten harmful test prompts that it "
+        "does not name: some may be among the prompts of the verdicts.",
         "Spelling and its filter drop rare words: on the embedded guard of gardening half of the clean forbidden "
         "prompts of the tuning set got through DR-Smoothing, none through the guard alone.",
         "Unrectified copies pass a guard more easily, so refusals of benign prompts fall: both sides are shown.",

@@ -52,7 +52,7 @@ DECISIONS = (
     ),
     Decision(
         id="D6", what="Count from which a word stays whatever its neighbours", chosen="5e8", source=Source.RECON,
-        why="chosen on ten prompts of the reference measurement, which are tuning prompts here",
+        why="chosen on ten harmful test prompts of the reference measurement, which it does not name",
         alternatives=("any count",), knob="min_unigram",
     ),
     Decision(
@@ -61,9 +61,10 @@ DECISIONS = (
         alternatives=("LLMRectifier(template=…)", "0 to 0.5"), knob="temperature",
     ),
     Decision(
-        id="D8", what="Judge of an answer", chosen="openings of a refusal, whatever the case",
-        source=Source.RECON, why="SmoothLLM's list calls harmless answers safe (\"As an\", \"Hello!\")",
-        alternatives=("smoothllm: its list to the letter", "llm: a model is asked"), knob="judge",
+        id="D8", what="Judge of an answer", chosen="strict: openings of a refusal, whatever the case; smoothllm, the "
+        "list of prior work to the letter, on demand", source=Source.RECON,
+        why="the paper's judge is not known; SmoothLLM's list calls harmless answers safe (\"As an\", \"Hello!\")",
+        alternatives=("smoothllm", "llm: a model is asked", "any callable"), knob="judge",
     ),
     Decision(
         id="D9", what="Which answer is returned", chosen="uniform over the majority's copies",
