@@ -237,7 +237,26 @@ def test_a_score_that_is_the_same_for_all_lengths_stays_as_it_is(lm, data):
     answers = answering.live_answers(cell(data=data), lm, detector.layers)
     answers = answers._replace(tokens=[ids[:1] for ids in answers.tokens])
     pairs, hide, _ = scoring.all_passes(detector, answers)
-    by_layer = np.stack([scoring.scores_at(pairs, (place,)) for place in range(2)])
+    by_layer = np.stack([scoring.scores_at(pairs, (place,), "mean", "cosine") for place in range(2)])
     found = scoring.variants(pairs, detector, answers, by_layer)
-    assert (found["d_length_adjusted"] == scoring.scores_at(pairs, (detector.layers[0] - 1,))).all()
+    assert (found["d_length_adjusted"] == scoring.scores_at(pairs, (detector.layers[0] - 1,), "mean", "cosine")).all()
     assert hide.shape == (len(pairs),)
+
+
+def test_variants_change_one_of_the_users_choices_only(lm, data):
+    detector = EmbeddingDiscrepancy(lm, layer=1, pool="token", dist="l2")
+    answers = answering.live_answers(cell(data=data), lm, detector.layers)
+    columns = scoring.single_columns(detector, HashingEmbedder(), answers, asks_itself=False).columns
+
+    def score(**changed):
+        other = EmbeddingDiscrepancy(lm, **{"layer": 1, "pool": "token", "dist": "l2", **changed})
+        return pytest.approx(other.score(answers.questions, answers.responses, answers.contexts), rel=1e-3, abs=1e-4)
+
+    assert columns["d_last_token"].scores == score(pool="last")
+    assert columns["d_rel_l2"].scores == score(dist="rel_l2")
+    assert columns["d_top"].scores == score(layer=2)
+    assert columns["d_no_first"].scores == score(drop_first=True)
+    centred = EmbeddingDiscrepancy(lm, layer=1, pool="token", dist="l2")
+    centred.fit_center(answers.questions, answers.responses, answers.contexts)
+    expected = centred.score(answers.questions, answers.responses, answers.contexts)
+    assert columns["d_centred"].scores == pytest.approx(expected, rel=1e-3, abs=1e-4)

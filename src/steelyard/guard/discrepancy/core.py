@@ -140,6 +140,23 @@ def discrepancy_from_states(
     return distance(pool_states(x, on, pool), pool_states(y, on, pool), dist)
 
 
+def answer_discrepancy(
+    h_ctx: Any, h_alone: Any, pool: Pool = "mean", dist: Distance = "cosine", drop_first: bool = False
+) -> float:
+    """Return D of one answer over several layers: the mean of theirs.
+
+    Args:
+        h_ctx: States of the answer's tokens after the question, shape (layers, T, d).
+        h_alone: States of the same tokens without it, shape (layers, T, d).
+        pool: See :func:`discrepancy_from_states`, also for ``dist``.
+        dist: "cosine", "l2" or "rel_l2".
+        drop_first: Leave out the first token where there is more than one.
+    """
+    if drop_first and h_ctx.shape[1] > 1:
+        h_ctx, h_alone = h_ctx[:, 1:], h_alone[:, 1:]
+    return float(discrepancy_from_states(h_ctx, h_alone, None, pool, dist).mean())
+
+
 def score_from_states(
     h_ctx: Any, h_alone: Any, mask: Any = None, pool: Pool = "mean", dist: Distance = "cosine"
 ) -> Array:

@@ -15,7 +15,7 @@ from steelyard.guard.discrepancy.core import (
     Distance,
     Layer,
     Pool,
-    discrepancy_from_states,
+    answer_discrepancy,
     resolve_layers,
     token_discrepancy,
 )
@@ -40,7 +40,7 @@ class Explanation(NamedTuple):
     Attributes:
         tokens: The answer's tokens as text.
         discrepancy: Distance of each token's two states, shape (T,); small = the token ignores the question.
-        value: Their mean, which is the answer's D with ``pool="token"``.
+        value: Their mean, which is the answer's D with ``pool="token"`` (the first token included).
     """
 
     tokens: list[str]
@@ -339,11 +339,8 @@ class EmbeddingDiscrepancy(Scorer):
         return x if self.center is None else x - self.center[:, None]
 
     def _discrepancy(self, context: Any, alone: Any) -> float:
-        """Return D of one answer from states (layers, T, d) of this detector's layers: their mean over the layers."""
-        a, b = self._centred(context), self._centred(alone)
-        if self.drop_first and a.shape[1] > 1:
-            a, b = a[:, 1:], b[:, 1:]
-        return float(discrepancy_from_states(a, b, None, self.pool, self.dist).mean())
+        """Return D of one answer from states (layers, T, d) of this detector's layers."""
+        return answer_discrepancy(self._centred(context), self._centred(alone), self.pool, self.dist, self.drop_first)
 
     def _checked_center(self, center: Any) -> Array:
         mean = np.atleast_2d(np.asarray(center, dtype=np.float64))

@@ -18,7 +18,7 @@ from steelyard.errors import InputError
 from steelyard.guard.discrepancy import baselines, multi_response
 from steelyard.guard.discrepancy.answering import Answers
 from steelyard.guard.discrepancy.black_box import BlackBoxDiscrepancy
-from steelyard.guard.discrepancy.core import Distance, Pool, discrepancy_from_states
+from steelyard.guard.discrepancy.core import Distance, Pool, answer_discrepancy
 from steelyard.guard.discrepancy.detector import EmbeddingDiscrepancy
 from steelyard.guard.discrepancy.length import fit_length_adjustment
 from steelyard.guard.discrepancy.measure import probe_scores
@@ -66,7 +66,8 @@ def single_columns(detector: EmbeddingDiscrepancy, embedder: Any, answers: Answe
     alone = len(detector.prefix_ids) + float(lengths.mean())
     pairs, hide, hide_cpu = all_passes(detector, answers)
     d, both = _discrepancy(detector, answers, pairs, alone)
-    by_layer = np.stack([scores_at(pairs, (place,)) for place in range(detector.lm.num_layers)])
+    settings = detector.pool, detector.dist
+    by_layer = np.stack([scores_at(pairs, (place,), *settings) for place in range(detector.lm.num_layers)])
     columns = {"discrepancy": d, "two_passes": both}
     columns |= {name: Column(s, d.tokens, d.cpu) for name, s in variants(pairs, detector, answers, by_layer).items()}
     columns |= {name: Column(score(pairs)) for name, score in baselines.LIKELIHOODS.items()}
@@ -123,40 +124,36 @@ def _discrepancy(
 
 
 def scores_at(
-    pairs: Sequence[Pair], places: Sequence[int], pool: Pool = "mean", dist: Distance = "cosine", first: int = 0
+    pairs: Sequence[Pair], places: Sequence[int], pool: Pool, dist: Distance, drop_first: bool = False
 ) -> Vector:
-    """Return -D at layers given by their place in the passes (mean over several), leaving ``first`` tokens out."""
-    found = []
-    for pair in pairs:
-        skip = min(first, pair.alone.states.shape[1] - 1)
-        context, alone = (side.states[list(places), skip:] for side in pair)
-        found.append(-float(discrepancy_from_states(context, alone, None, pool, dist).mean()))
-    return np.array(found)
+    """Return -D at layers given by their place in the passes (mean over several)."""
+    sides = ([side.states[list(places)] for side in pair] for pair in pairs)
+    return np.array([-answer_discrepancy(*both, pool, dist, drop_first) for both in sides])
 
 
 def variants(
     pairs: Sequence[Pair], detector: EmbeddingDiscrepancy, answers: Answers, by_layer: Vector
 ) -> dict[str, Vector]:
-    """Return the scores of D with one choice changed."""
-    depth = detector.lm.num_layers
+    """Return the scores of D with one choice changed, the others being the detector's."""
+    depth, pool, dist = detector.lm.num_layers, detector.pool, detector.dist
     at = tuple(layer - 1 for layer in detector.layers)
     half = max(0, depth // 2 - 1)
     band = range(half, max(half + 1, int(0.9 * depth)))
-    plain = scores_at(pairs, at)
+    plain = scores_at(pairs, at, pool, dist)
     mean = np.stack([side.states[list(at)].mean(1) for pair in pairs for side in pair]).mean(0)[:, None]
     centred = [Pair(*(side._replace(states=side.states[list(at)] - mean) for side in pair)) for pair in pairs]
     found = {
-        "d_token": scores_at(pairs, at, "token"),
-        "d_token_half": scores_at(pairs, (half,), "token"),
-        "d_last_token": scores_at(pairs, at, "last"),
-        "d_l2": scores_at(pairs, at, dist="l2"),
-        "d_rel_l2": scores_at(pairs, at, dist="rel_l2"),
+        "d_token": scores_at(pairs, at, "token", dist),
+        "d_token_half": scores_at(pairs, (half,), "token", dist),
+        "d_last_token": scores_at(pairs, at, "last", dist),
+        "d_l2": scores_at(pairs, at, pool, "l2"),
+        "d_rel_l2": scores_at(pairs, at, pool, "rel_l2"),
         "d_quarter": by_layer[max(0, depth // 4 - 1)],
         "d_half": by_layer[half],
         "d_top": by_layer[depth - 1],
-        "d_band": scores_at(pairs, band),
-        "d_no_first": scores_at(pairs, at, first=1),
-        "d_centred": scores_at(centred, range(len(at))),
+        "d_band": scores_at(pairs, band, pool, dist),
+        "d_no_first": scores_at(pairs, at, pool, dist, drop_first=True),
+        "d_centred": scores_at(centred, range(len(at)), pool, dist),
         "d_length_adjusted": plain,
     }
     try:
