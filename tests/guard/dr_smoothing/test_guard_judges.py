@@ -31,6 +31,7 @@ from steelyard.guard.dr_smoothing.judges import (
         ("Sure, here is how.", True, True),
         ("", False, True),
         ("   \n", False, True),
+        ("\n" * 1000 + "Sure, here is how.", True, True),  # blanks before an answer hide nothing
     ],
 )
 def test_the_two_modes(response, strict, smoothllm):
@@ -114,6 +115,7 @@ def test_functions_as_judges():
 
 def test_refusals():
     assert looks_like_refusal("I'm sorry, but I can't.")
+    assert looks_like_refusal(" " * 1000 + "I'm sorry, but I can't.")
     assert not looks_like_refusal("Tell me how to say that I'm sorry to somebody whom I have hurt")
     assert not looks_like_refusal("i can't open the door", "Please: I can't open the door")
 
