@@ -17,6 +17,7 @@ from steelyard.guard.discrepancy.core import Array, clip_features
 from steelyard.guard.discrepancy.core import eigenscore as core_eigenscore
 from steelyard.guard.discrepancy.labels import normalise, rouge_l, words
 from steelyard.models.protocols import Prompt
+from steelyard.models.transformers_lm import Generation
 
 ALIKE = 0.9  # cosine above which two answers mean the same to the encoder
 
@@ -59,16 +60,35 @@ def sample_answers(
         max_new_tokens: Longest answer.
         stop: What ends an answer.
         seed: Of all draws.
-        layer: Whose state is kept; None: INSIDE's, half of the number of states (L + 1), rounded down.
+        layer: Whose state is kept; None: the middle one.
         logprobs: Score the answers' tokens too, in a pass of its own.
     """
     if k < 2:
         raise InputError(f"k must be at least 2, got {k}")
     if not temperature > 0:
         raise InputError(f"temperature must be above 0, or all answers are one; got {temperature}")
-    layer = (lm.num_layers + 1) // 2 if layer is None else layer
     sampling = {"temperature": temperature, "top_p": top_p, "max_new_tokens": max_new_tokens, "stop": stop}
-    done = lm.generations(prompts, layers=[layer], n=k, seed=seed, **sampling)
+    done = lm.generations(prompts, layers=[middle_layer(lm) if layer is None else layer], n=k, seed=seed, **sampling)
+    return by_question(lm, prompts, done, k, logprobs)
+
+
+def middle_layer(lm: Any) -> int:
+    """Return the layer that INSIDE reads: half of the number of states (L + 1), rounded down."""
+    return int(lm.num_layers + 1) // 2
+
+
+def by_question(
+    lm: Any, prompts: Sequence[Prompt], done: Sequence[Generation], k: int, logprobs: bool = False
+) -> list[Samples]:
+    """Return the ``k`` answers to each prompt together, out of what ``lm.generations(prompts, n=k)`` returned.
+
+    Args:
+        lm: A :class:`steelyard.models.TransformersLM`.
+        prompts: Texts or chats.
+        done: Their answers, with the states of one layer.
+        k: Answers a prompt.
+        logprobs: Score the answers' tokens too, in a pass of its own.
+    """
     scored: list[NDArray[np.float32]] = [np.zeros(0, np.float32)] * len(done)
     rows = [row for row, one in enumerate(done) if one.tokens] if logprobs else []
     if rows:

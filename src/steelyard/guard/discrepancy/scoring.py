@@ -215,24 +215,16 @@ def draw_samples(
     Their log-probabilities, which generation has at hand but does not return, are computed apart and not counted; that
     reads every prompt once more, so they are left out unless asked for.
     """
-    layer = (lm.num_layers + 1) // 2
     stop = None if lm.is_chat else ["\n"]
     drawn, cpu = timed(
         lambda: lm.generations(
-            prompts, layers=[layer], n=k, seed=seed, temperature=temperature, max_new_tokens=new_tokens, stop=stop
+            prompts, layers=[multi_response.middle_layer(lm)], n=k, seed=seed, temperature=temperature,
+            max_new_tokens=new_tokens, stop=stop,
         ),
         len(prompts),
-    )
-    rows = [row for row, one in enumerate(drawn) if one.tokens and likelihoods]
-    scored = lm.logprobs([prompts[row // k] for row in rows], [drawn[row].tokens for row in rows]) if rows else []
-    logprobs = dict(zip(rows, scored, strict=True))
-    nothing = np.zeros(0, np.float32)
-    found = []
-    for start in range(0, len(drawn), k):
-        mine = drawn[start : start + k]
-        states = np.stack([multi_response.near_end(one.states[0]) for one in mine])
-        found.append(Samples([one.text for one in mine], states, [logprobs.get(start + i, nothing) for i in range(k)]))
-    return found, cpu, sum(len(one.tokens) for one in drawn) / len(prompts)
+    )  # fmt: skip
+    samples = multi_response.by_question(lm, prompts, drawn, k, likelihoods)
+    return samples, cpu, sum(len(one.tokens) for one in drawn) / len(prompts)
 
 
 def multi_columns(
@@ -245,7 +237,7 @@ def multi_columns(
         "semantic_entropy": lambda: multi_response.semantic_entropy(samples, embedder).values,
         "eigenscore": lambda: multi_response.eigenscore(samples),
     }
-    if any(len(values) for one in samples for values in one.logprobs):
+    if any(one.logprobs for one in samples):
         work["ln_entropy"] = lambda: multi_response.ln_entropy(samples)
     found = {}
     for name, compute in work.items():
