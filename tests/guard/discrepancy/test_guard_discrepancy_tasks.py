@@ -154,6 +154,10 @@ def test_the_users_own_model(tmp_path):
     arrays = user_task(rows(), model=str(tmp_path)).load()
     assert len(str(arrays["model"])) == 64
     assert str(arrays["folder"]) == str(tmp_path.resolve())
+    (tmp_path / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")
+    assert str(user_task(rows(), model=str(tmp_path)).load()["model"]) != str(arrays["model"])  # it asks otherwise
+    (tmp_path / "chat_template.jinja").unlink()
+    lm.tokenizer.save_pretrained(tmp_path)
     opened = answering.open_model(cell("own", arrays))
     assert (opened.num_layers, opened.is_chat) == (2, True)
 

@@ -31,6 +31,7 @@ SEEDS = {"questions": 6, "planted": 6, "own": 8, "own_answers": 8}
 _SEEDS, _OWN_SEEDS = 10, SEEDS["own"]
 _LEAST_PER_PART = 4
 _LONGEST_PARAGRAPH = 700
+_MODEL_FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt")  # what a model's answers depend on
 _TEXT_LIMIT = 200_000  # letters of a user's text; far above what a model reads
 
 
@@ -294,17 +295,22 @@ def _folder(model: str | None) -> str:
 
 
 def _checksum(model: str | None) -> str:
-    """Return a SHA-256 over the model's weights, so that another model is another cell."""
+    """Return a SHA-256 over the model's weights, configuration, tokenizer and chat template.
+
+    Another model is another cell, and so is the same one with another template.
+    """
     if model is None:
         return smollm2.check()
     path = Path(_folder(model))
-    files = [path] if path.is_file() else [*sorted(path.glob("*.safetensors")), path / "config.json"]
     if not path.exists():
         raise InputError(f"model {path} is neither a folder nor a file; give a Hugging Face folder or a GGUF file")
-    if len(files) == 1 and path.is_dir():
-        raise InputError(f"model {path} holds no .safetensors file; other formats are not loaded")
+    files = {path}
+    if path.is_dir():
+        if not any(path.glob("*.safetensors")):
+            raise InputError(f"model {path} holds no .safetensors file; other formats are not loaded")
+        files = {path / "config.json", *(file for end in _MODEL_FILES for file in path.glob(end))}
     digest = hashlib.sha256()
-    for file in files:
+    for file in sorted(files):
         try:
             digest.update(file_sha256(file).encode())
         except OSError as error:
