@@ -13,6 +13,11 @@ from steelyard.guard.discrepancy.scorer import Scorer
 class DiscrepancyDetector:
     """Scores the answer of a chat completion; it never holds an answer back.
 
+    A score is a remark on an answer and no gate, so an answer that cannot be scored leaves too, with ``score`` None and
+    the ``reason``: else every answer longer than an encoder reads would be an error. A client that acts on the verdict
+    must take ``hallucinated`` None as not known, not as no. Any other failure is raised, and the proxy then gives no
+    answer.
+
     Args:
         detector: An :class:`EmbeddingDiscrepancy`, whose own model reads the chat (it need not be the one that
             answered), or a :class:`BlackBoxDiscrepancy`, which reads the last user turn.
@@ -24,17 +29,19 @@ class DiscrepancyDetector:
     def score(self, messages: Sequence[Mapping[str, str]], text: str) -> dict[str, Any]:
         """Return ``{"x_discrepancy": {...}}`` for one answer.
 
-        ``score`` is higher = more likely hallucinated, ``hallucinated`` what the threshold makes of it, None without
-        one. Where nothing can be said, such as of an empty answer or a chat longer than the model, ``score`` is None
-        and ``reason`` says why.
+        ``score`` is higher = more likely hallucinated, ``hallucinated`` what the ``threshold`` makes of it, None
+        without one. Where nothing can be said, such as of an empty answer or a chat longer than the model, both are
+        None and ``reason`` says why.
         """
-        try:
-            value = self._score(messages, text)
-        except InputError as error:
-            return {"x_discrepancy": {"score": None, "hallucinated": None, "reason": str(error)[:300]}}
         threshold = self.detector.threshold
-        verdict = None if threshold is None else bool(value > threshold)
-        return {"x_discrepancy": {"score": value, "hallucinated": verdict, "threshold": threshold}}
+        found: dict[str, Any] = {"score": None, "hallucinated": None, "threshold": threshold}
+        try:
+            found["score"] = self._score(messages, text)
+        except InputError as error:
+            return {"x_discrepancy": {**found, "reason": str(error)[:300]}}
+        if threshold is not None:
+            found["hallucinated"] = bool(found["score"] > threshold)
+        return {"x_discrepancy": found}
 
     def _score(self, messages: Sequence[Mapping[str, str]], text: str) -> float:
         if isinstance(self.detector, EmbeddingDiscrepancy):
