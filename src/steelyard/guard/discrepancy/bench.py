@@ -191,10 +191,12 @@ PARAMS: Mapping[str, Any] = {
     "ln_entropy": True,
 }
 RECIPE = (
-    "A GPU with 24 GB or more: steelyard weigh discrepancy --data questions.jsonl --model FOLDER --samples 10 with an "
-    "instruction-tuned model of 7 billion parameters or more and questions of TriviaQA, CoQA, TruthfulQA or NQ "
-    "(question, context if any, answer), 10 subsets of 100 or more; choose the layer on other questions "
-    "(EmbeddingDiscrepancy.passes with all layers), fix it with --layer, then weigh."
+    "By hand on a GPU with 24 GB or more, as weighings run on the processor: an instruction-tuned model of 7 billion "
+    "parameters or more as TransformersLM.from_pretrained(FOLDER, device='cuda', dtype='bfloat16'), 1,000 questions or "
+    "more of TriviaQA, CoQA, TruthfulQA or NQ; answer_and_score of EmbeddingDiscrepancy, sample_answers with k=10 for "
+    "the rivals in steelyard.guard.discrepancy.multi_response, label_answers, pooled_auroc; choose the layer on other "
+    "questions first. With time and 30 GB of memory a worker, steelyard weigh discrepancy --data questions.jsonl "
+    "--model FOLDER --samples 10 weighs 8 subsets of 30 in float32."
 )
 
 BENCH = BenchSpec(

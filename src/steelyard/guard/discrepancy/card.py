@@ -57,7 +57,7 @@ CARD = Card(
     ),
     claims=CLAIMS,
     limits=(
-        "The models weighed here have 135 to 270 million parameters, and SmolLM2's weights come from a 4-bit file; the "
+        "The model weighed here, SmolLM2, has 135 million parameters, and its weights come from a 4-bit file; the "
         "paper's are presumably 7 billion and up. What does not show here may show there; the gpu profile is a recipe.",
         "Subsets of a data set are disjoint in questions, but questions of one passage may lie in several of them.",
         "XQuAD is asked on paragraphs of 700 letters or less (half of them); P(True) and length-normalised entropy, "
@@ -74,7 +74,8 @@ CARD = Card(
         "in their papers.",
         "The probe learns from 30 answers in cross-validation, so it is a low ceiling; the best layer with labels is "
         "chosen on the answers that it is judged by, so it is too high a one. Both are marked.",
-        "Costs leave out what the answer itself costs. Likelihoods count as free: generation has computed them.",
+        "Costs leave out what the answer itself costs. Likelihoods count as free: generation has computed them. So do "
+        "states, though an answer that is cut by its length takes one more step for that of its last token.",
         "An answer that repeats the question is changed by it little or much depending on pooling.",
     ),
     decisions=DECISIONS,

@@ -1,7 +1,8 @@
 """Every score of a cell, from the same answers, each with what it took beyond giving the answer.
 
 Costs count what a deployment would add: states, likelihoods and the prompt's cache are there once the model has
-answered, so likelihoods are free, D and PMI run the answer alone, and methods with K samples pay for the samples.
+answered, so likelihoods are free, D and PMI run the answer alone, and methods with K samples pay for the samples. Where
+an answer is cut by its length the state of its last token takes one more step; D is not charged for it.
 """
 
 from __future__ import annotations
