@@ -21,9 +21,10 @@ class DetectorCost(NamedTuple):
 def detector_cost(T: int, prompt_len: int, k: int = 10, reuse_states: bool = True, shared: bool = True) -> DetectorCost:
     """Return the cost of one score and of ``k`` samples; ratios say how many times dearer sampling is.
 
-    A decode step is bound by memory, so the detector's pass over T tokens is counted as 2 of them (it takes about 1
-    to 3) and the time ratio is k T / 2; a context pass that is not reused counts 2 more. The ratio of operations is k
-    where the samples share the prompt's cache and k (1 + prompt/T) where each encodes it again.
+    Where a decode step is bound by memory, as on a GPU, the detector's pass over T tokens is counted as 2 of them (it
+    takes about 1 to 3) and the time ratio is k T / 2; a context pass that is not reused counts 2 more. On a processor
+    reading a long prompt takes as long as its operations do, so there ``time_ratio`` flatters two passes. The ratio of
+    operations is k where the samples share the prompt's cache and k (1 + prompt/T) where each encodes it again.
 
     Args:
         T: Tokens of the answer.
