@@ -96,32 +96,6 @@ def test_majority_counts_exactly(votes, twentieths):
     assert core.majority(votes, float(gamma)) == (sum(votes) > math.floor(gamma * len(votes)))
 
 
-@given(st.lists(st.booleans(), min_size=1, max_size=30), st.integers(0, 19))
-def test_decided_never_differs_from_the_full_vote_and_is_as_early_as_can_be(votes, twentieths):
-    gamma, n = twentieths / 20, len(votes)
-    for seen in range(n + 1):
-        ones = sum(votes[:seen])
-        early = core.decided(ones, seen - ones, n, gamma)
-        best, worst = ([*votes[:seen], *[fill] * (n - seen)] for fill in (False, True))
-        sure = core.majority(best, gamma) == core.majority(worst, gamma)
-        assert (early is not None) == sure
-        assert early in (None, core.majority(votes, gamma))
-    assert early is not None
-
-
-@given(st.lists(st.booleans(), min_size=1, max_size=20), st.integers(0, 2**32))
-def test_the_chosen_copy_belongs_to_the_majority(votes, seed):
-    assert votes[core.choose_copy(votes, rng(seed))] == core.majority(votes)
-
-
-def test_the_chosen_copy_is_uniform_over_the_majority():
-    generator = rng(1)
-    seen = Counter(core.choose_copy([0, 1, 0, 0, 1], generator) for _ in range(3000))
-    assert set(seen) == {0, 2, 3}
-    assert all(abs(count - 1000) < 4 * math.sqrt(3000 * 2 / 9) for count in seen.values())
-    assert {core.choose_copy([1, 1, 1], generator, 0.9) for _ in range(50)} == {0, 1, 2}  # all votes equal: all copies
-
-
 # ---- exact laws on tiny texts, against enumeration
 
 
@@ -460,9 +434,6 @@ def test_names_and_lists_of_kernels():
         (lambda: core.majority([0, None]), "votes holds something else"),
         (lambda: core.majority(3), "votes is no list of votes"),
         (lambda: core.majority(np.zeros((2, 2))), "votes is no list of votes"),
-        (lambda: core.decided(-1, 0, 3), "jailbroken is an integer"),
-        (lambda: core.decided(0, -1, 3), "safe is an integer"),
-        (lambda: core.decided(2, 2, 3), "more than the n=3"),
     ],
 )
 def test_bad_input_is_named(call, named):

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from steelyard.errors import InputError
 from steelyard.guard.dr_smoothing import topic, victim
@@ -68,15 +64,6 @@ def test_it_answers_like_a_model(guard):
     assert guard.respond([chat, topic.ALLOWED[0]]) == [victim.REFUSED, victim.PASSED]
 
 
-@given(st.lists(st.floats(-1e3, 1e3), min_size=384, max_size=384), st.floats(-10, 10))
-@settings(max_examples=20)
-def test_json_round_trip(weights, bias):
-    guard = EmbeddingGuard(np.array(weights), bias)
-    again = EmbeddingGuard.from_dict(json.loads(json.dumps(guard.to_dict())))
-    assert np.array_equal(again.weights, guard.weights)
-    assert again.bias == guard.bias
-
-
 @pytest.mark.parametrize(
     ("call", "word"),
     [
@@ -84,8 +71,6 @@ def test_json_round_trip(weights, bias):
         (lambda: train_guard(["a", "b"], [True, True]), "both kinds"),
         (lambda: EmbeddingGuard(np.ones(3), 0.0), "384"),
         (lambda: EmbeddingGuard(np.full(384, np.nan), 0.0), "finite"),
-        (lambda: EmbeddingGuard.from_dict({"weights": []}), "bias"),
-        (lambda: EmbeddingGuard.from_dict({"weights": "x", "bias": 0}), "weights"),
         (lambda: EmbeddingGuard(np.zeros(384), 0.0).logit_gradient([0] * 97, [1]), "ids"),
     ],
 )

@@ -9,11 +9,10 @@ import html
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from steelyard.errors import InputError
 from steelyard.guard.dr_smoothing.filters import EraseAndCheck, GuardClassifier, PerplexityFilter, SelfFilter
 from steelyard.guard.dr_smoothing.judges import tagged
+from steelyard.guard.dr_smoothing.kernels import unchanged
 from steelyard.guard.dr_smoothing.prompts import UserTurns
 from steelyard.guard.dr_smoothing.rectifiers import Rectified, SpellRectifier
 from steelyard.guard.dr_smoothing.single_call import REFUSAL, Baseline
@@ -149,8 +148,3 @@ class Paraphraser:
             html.unescape(reply).strip().removeprefix("<text>").removesuffix("</text>").strip() for reply in replies
         ]
         return [Rectified(new or old, failed=not new) for new, old in zip(plain, texts, strict=True)]
-
-
-def unchanged(text: str, noise: np.random.Generator) -> str:
-    """Return the text: no disruption."""
-    return text

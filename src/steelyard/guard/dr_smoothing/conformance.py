@@ -17,8 +17,9 @@ from steelyard.guard.dr_smoothing.attack import STYLES, Search
 from steelyard.guard.dr_smoothing.certificates import certify_from_samples
 from steelyard.guard.dr_smoothing.config import Config
 from steelyard.guard.dr_smoothing.core import disrupt_swap, majority
-from steelyard.guard.dr_smoothing.defences import smoothing, undisturbed
+from steelyard.guard.dr_smoothing.defences import smoothing
 from steelyard.guard.dr_smoothing.guard_cell import Reader, passed
+from steelyard.guard.dr_smoothing.kernels import unchanged
 from steelyard.guard.dr_smoothing.rectifiers import LLMRectifier
 from steelyard.guard.dr_smoothing.result import SmoothedResponse, SmoothingWarning
 from steelyard.guard.dr_smoothing.smoothing import DRSmoothing, SmoothLLM
@@ -156,7 +157,7 @@ def _dr(generate: Any, judge: Any, seed: int) -> DRSmoothing:
 
 def _identity(generate: Any, judge: Any, seed: int) -> DRSmoothing:
     """Identity: no disruption, no rectification."""
-    return DRSmoothing(generate, disrupt=undisturbed, rectify=None, judge=judge, n=_COPIES, seed=seed)
+    return DRSmoothing(generate, disrupt=unchanged, rectify=None, judge=judge, n=_COPIES, seed=seed)
 
 
 @dataclass(frozen=True)
@@ -202,7 +203,7 @@ BAD_INPUTS = (
     BadInput("unknown parity", lambda: copies_needed(0.1, 0.1, parity="prime"), "parity"),  # type: ignore[arg-type]
     BadInput("more successes than samples", lambda: certify_from_samples(6, n=5, n_samples=5), "votes_or_count"),
     BadInput("attack without steps", lambda: Search(steps=0), "steps"),
-    BadInput("guard without numbers", lambda: EmbeddingGuard.from_dict({}), "weights"),
+    BadInput("guard without numbers", lambda: EmbeddingGuard(np.zeros(3), 0.0), "weights"),
     BadInput("prompts that are no file", lambda: user_task("nowhere.jsonl", endpoint="http://127.0.0.1:9", model="m"),
              "nowhere.jsonl"),
 )  # fmt: skip

@@ -13,8 +13,6 @@ from __future__ import annotations
 import string
 from collections.abc import Sequence
 
-import numpy as np
-
 from steelyard.errors import InputError
 from steelyard.guard.dr_smoothing.arguments import check_count, check_fraction, check_gamma, check_one_of, share_of
 from steelyard.guard.dr_smoothing.kernels import (
@@ -67,44 +65,6 @@ def majority(votes: Sequence[bool], gamma: float = 0.5) -> bool:
     """
     bits = as_bits("votes", votes)
     return sum(bits) > vote_threshold(len(bits), gamma)
-
-
-def decided(jailbroken: int, safe: int, n: int, gamma: float = 0.5) -> bool | None:
-    """Return the verdict of ``n`` votes as soon as the votes so far fix it, else None.
-
-    Args:
-        jailbroken: Votes 1 so far.
-        safe: Votes 0 so far; together at most ``n``.
-        n: Number of copies of the whole vote.
-        gamma: Share of copies in [0, 1).
-
-    Raises:
-        InputError: A negative count, more votes than copies, or ``gamma`` out of range.
-    """
-    t = vote_threshold(n, gamma)
-    check_count("jailbroken", jailbroken, least=0)
-    check_count("safe", safe, least=0)
-    if jailbroken + safe > n:
-        raise InputError(f"jailbroken and safe add up to {jailbroken + safe} votes, more than the n={n} copies")
-    if jailbroken > t:
-        return True
-    return False if safe >= n - t else None
-
-
-def choose_copy(votes: Sequence[bool], rng: np.random.Generator, gamma: float = 0.5) -> int:
-    """Return the index of a copy that voted with the majority, drawn uniformly.
-
-    Args:
-        votes: One truth value per copy, at least one.
-        rng: Source of the draw.
-        gamma: Share of copies in [0, 1).
-
-    Raises:
-        InputError: As :func:`majority`, or no copy voted as the majority does (cannot happen for a whole vote).
-    """
-    verdict = majority(votes, gamma)
-    candidates = [j for j, vote in enumerate(votes) if bool(vote) == verdict]
-    return candidates[int(rng.integers(len(candidates)))]
 
 
 def as_bits(name: str, votes: Sequence[bool]) -> list[int]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from steelyard.guard.dr_smoothing.config import Config
 from steelyard.guard.dr_smoothing.core import (
     disrupt_delete_words,
@@ -15,6 +13,7 @@ from steelyard.guard.dr_smoothing.core import (
     disrupt_random,
     disrupt_swap,
 )
+from steelyard.guard.dr_smoothing.kernels import unchanged
 from steelyard.guard.dr_smoothing.rectifiers import Chain, LLMRectifier, SpellRectifier
 from steelyard.guard.dr_smoothing.smoothing import DRSmoothing
 
@@ -45,11 +44,6 @@ def rectifier(config: Config, lm: Any = None) -> Any:
     return model if config.rectify == "llm" else Chain(spell, model)
 
 
-def undisturbed(text: str, rng: np.random.Generator) -> str:
-    """Return the text itself: the disruption of a defence that only rectifies, or does nothing."""
-    return text
-
-
 def smoothing(config: Config, generate: Any, judge: Any, seed: int, lm: Any = None, **options: Any) -> DRSmoothing:
     """Return the smoothing defence of an arm of kind ``smoothing``, ``none`` or ``rectify_only``.
 
@@ -66,7 +60,7 @@ def smoothing(config: Config, generate: Any, judge: Any, seed: int, lm: Any = No
     alone = config.kind in ("none", "rectify_only")
     return DRSmoothing(
         generate,
-        disrupt=undisturbed if alone else kernel(config),
+        disrupt=unchanged if alone else kernel(config),
         rectify=None if config.kind == "none" else rectifier(config, lm),
         judge=judge,
         n=1 if alone else config.n,

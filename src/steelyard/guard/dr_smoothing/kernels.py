@@ -221,6 +221,11 @@ class MixtureKernel(BaseKernel):
         return self.kernels[int(rng.integers(len(self.kernels)))](text, rng)
 
 
+def unchanged(text: str, rng: np.random.Generator) -> str:
+    """Return the text itself: the disruption of a defence that only rectifies, or does nothing."""
+    return text
+
+
 def kernel_name(disrupt: Disruption) -> str:
     """Return a kernel's name, or that of a plain callable."""
     return str(getattr(disrupt, "name", None) or getattr(disrupt, "__name__", type(disrupt).__name__))

@@ -57,8 +57,8 @@ class SpellRectifier:
     Per word: letters, digits, apostrophes and hyphens are kept, in lower case; nothing left: dropped; digits: kept;
     else the closest dictionary word within two edits that keep at least one letter, the most frequent of equals; none:
     dropped. Then a word is dropped when neither of its neighbours forms a known pair with it and it is no very frequent
-    word; numbers stay. If nothing were left, the input is returned. Reconstruction; English only. The dictionary
-    (6.5 MB in symspellpy) is read once per process, at the first use.
+    word; numbers stay. A text of which nothing is left has failed. Reconstruction; English only. The dictionary (6.5 MB
+    in symspellpy) is read once per process, at the first use.
 
     Args:
         coherence: Whether to apply the filter. Without it, spelling restores an attack whose words are in the
@@ -79,13 +79,13 @@ class SpellRectifier:
             MissingExtraError: symspellpy is not installed.
         """
         known = lexicon()
-        return [Rectified(self._one(text, known)) for text in texts]
+        return [self._one(text, known) for text in texts]
 
-    def _one(self, text: str, known: Lexicon) -> str:
+    def _one(self, text: str, known: Lexicon) -> Rectified:
         words = [word for word in map(known.corrected, text.split()) if word]
         if self.coherence:
             words = known.coherent(words, self.min_unigram)
-        return " ".join(words) or text
+        return Rectified(" ".join(words) or text, failed=not words)
 
 
 class LLMRectifier:

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from steelyard.errors import InputError
 from steelyard.guard.dr_smoothing.arguments import check_count
-from steelyard.guard.dr_smoothing.baselines import unchanged
 from steelyard.guard.dr_smoothing.judges import tagged
+from steelyard.guard.dr_smoothing.kernels import unchanged
 from steelyard.guard.dr_smoothing.rectifiers import Rectified, read_reply
 from steelyard.guard.dr_smoothing.smoothing import DRSmoothing, read_prompts
 from steelyard.models.protocols import CausalLM, Embedder, Prompt, as_lm

@@ -6,7 +6,7 @@ White box on purpose: defences of a guard are weighed against attackers who see 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -113,22 +113,6 @@ class EmbeddingGuard:
         (gradient,) = torch.autograd.grad(logit, rows)
         result: Tensor = gradient[list(positions)] @ table.T
         return result
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the guard as plain JSON values."""
-        return {"weights": self.weights.tolist(), "bias": self.bias}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> EmbeddingGuard:
-        """Return the guard that ``to_dict`` described.
-
-        Raises:
-            InputError: A value is missing or no number.
-        """
-        try:
-            return cls(np.asarray(values["weights"], dtype=np.float64), float(values["bias"]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"values must hold the weights and the bias of a guard ({error})") from None
 
 
 def train_guard(texts: Sequence[str], labels: Sequence[bool]) -> EmbeddingGuard:
