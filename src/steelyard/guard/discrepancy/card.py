@@ -71,7 +71,8 @@ CARD = Card(
         "The reference figures that made .75 of the depth the default were taken on 60 HaluEval questions with answers "
         "of the same model; the tasks on HaluEval may hold them.",
         "Semantic entropy and SelfCheckGPT run without an entailment model here, on sentence embeddings: weaker than "
-        "in their papers.",
+        "in their papers. Rivals draw 5 answers (10 on one data set of the long profile) where their papers draw 10 or "
+        "more, which weakens them too; only costs are scaled to ten.",
         "The probe learns from 30 answers in cross-validation, so it is a low ceiling; the best layer with labels is "
         "chosen on the answers that it is judged by, so it is too high a one. Both are marked.",
         "Costs leave out what the answer itself costs. Likelihoods count as free: generation has computed them. So do "
