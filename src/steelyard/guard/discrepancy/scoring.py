@@ -128,8 +128,10 @@ def scores_at(
     pairs: Sequence[Pair], places: Sequence[int], pool: Pool, dist: Distance, drop_first: bool = False
 ) -> Vector:
     """Return -D at layers given by their place in the passes (mean over several)."""
-    sides = ([side.states[list(places)] for side in pair] for pair in pairs)
-    return np.array([-answer_discrepancy(*both, pool, dist, drop_first) for both in sides])
+    at = list(places)
+    return np.array(
+        [-answer_discrepancy(one.context.states[at], one.alone.states[at], pool, dist, drop_first) for one in pairs]
+    )
 
 
 def variants(
