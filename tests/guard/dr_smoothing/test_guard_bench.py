@@ -226,13 +226,12 @@ def test_half_way():
     assert BENCH.derive({"none": {"asr": 1.0}, "smoothllm": {"asr": 1.0}}) == {}
 
 
-def test_tuned_settings_reach_the_arms_that_vary_dr(tmp_path, monkeypatch):
+def test_tuned_settings_reach_the_arms_that_vary_dr():
     tuned = BENCH.tuned
-    if tuned:
-        for task in ("harmful", "topic"):
-            assert tuned[task]["dr_spell"] == tuned[task]["dr"]
-            assert "q" not in tuned[task]["dr_q5"]
-        assert tuned["helpfulness"] == {arm: tuned["harmful"][arm] for arm in ("dr", "smoothllm")}
+    for task in ("harmful", "topic"):
+        assert tuned[task]["dr_spell"] == tuned[task]["dr"] != tuned[task]["smoothllm"]
+        assert "q" not in tuned[task]["dr_q5"]
+    assert tuned["helpfulness"] == {arm: tuned["harmful"][arm] for arm in ("dr", "smoothllm")}
 
 
 class Server(http.server.BaseHTTPRequestHandler):

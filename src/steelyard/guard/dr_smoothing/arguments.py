@@ -1,4 +1,4 @@
-"""Checks of single arguments, and the one place where a share of a whole becomes a whole number."""
+"""Checks of single arguments, shares of a whole as whole numbers, and the limit of a probability that was counted."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import betaincinv
 
 from steelyard.errors import InputError, did_you_mean
 
@@ -28,6 +29,14 @@ def shares_of(totals: NDArray[np.int64], share: float) -> NDArray[np.int64]:
     product = share * totals
     floors: NDArray[np.float64] = np.floor(product + _ROUNDING * np.maximum(1.0, product))
     return np.minimum(totals, floors.astype(np.int64))
+
+
+def upper_limit(count: int, total: int, level: float) -> float:
+    """Return Clopper and Pearson's one-sided upper limit of a probability after ``count`` of ``total`` trials.
+
+    The lower limit is one minus the upper limit of the other trials.
+    """
+    return 1.0 if count == total else float(betaincinv(count + 1, total - count, level))
 
 
 def fractions(name: str, values: ArrayLike) -> NDArray[np.float64]:

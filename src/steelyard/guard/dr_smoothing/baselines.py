@@ -5,7 +5,6 @@ SmoothLLM is in :mod:`.smoothing`, SemanticSmooth in :mod:`.semantic_smooth`.
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ from steelyard.guard.dr_smoothing.filters import EraseAndCheck, GuardClassifier,
 from steelyard.guard.dr_smoothing.judges import tagged
 from steelyard.guard.dr_smoothing.kernels import unchanged
 from steelyard.guard.dr_smoothing.prompts import UserTurns
-from steelyard.guard.dr_smoothing.rectifiers import Rectified, SpellRectifier
+from steelyard.guard.dr_smoothing.rectifiers import Rectified, SpellRectifier, plain_reply
 from steelyard.guard.dr_smoothing.single_call import REFUSAL, Baseline
 from steelyard.guard.dr_smoothing.smoothing import DRSmoothing
 from steelyard.models.protocols import Message, Prompt, as_lm
@@ -144,7 +143,4 @@ class Paraphraser:
         ]
         budget = min(2048, max((len(text) for text in texts), default=0) + 16)
         replies = self.lm.generate(prompts, max_new_tokens=budget, seed=None if seeds is None else list(seeds))
-        plain = [
-            html.unescape(reply).strip().removeprefix("<text>").removesuffix("</text>").strip() for reply in replies
-        ]
-        return [Rectified(new or old, failed=not new) for new, old in zip(plain, texts, strict=True)]
+        return [plain_reply(reply, text, "text") for reply, text in zip(replies, texts, strict=True)]

@@ -17,10 +17,15 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import betaincinv
 
 from steelyard.errors import InputError, NoEffectWarning
-from steelyard.guard.dr_smoothing.arguments import check_count, check_fraction, check_open_fraction, fractions
+from steelyard.guard.dr_smoothing.arguments import (
+    check_count,
+    check_fraction,
+    check_open_fraction,
+    fractions,
+    upper_limit,
+)
 from steelyard.guard.dr_smoothing.core import as_bits, vote_threshold
 from steelyard.guard.dr_smoothing.kernels import Disruption, MaskWordsKernel, SwapKernel, kernel_name
 from steelyard.guard.dr_smoothing.theory import Floats, defense_success_probability, voting_harms
@@ -181,7 +186,7 @@ def certify_from_samples(
 
 def certificate_of(jailbroken: int, total: int, n: int, confidence: float, gamma: float) -> SampleCertificate:
     """Return the certificate of checked counts; its ``warning`` is said by nobody else."""
-    upper = 1.0 if jailbroken == total else float(betaincinv(jailbroken + 1, total - jailbroken, confidence))
+    upper = upper_limit(jailbroken, total, confidence)
     harm = voting_harms(jailbroken / total, gamma)
     success = float(defense_success_probability(upper, n, gamma))
     return SampleCertificate(

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.errors import InputError
-from steelyard.guard.dr_smoothing.arguments import check_count, check_fraction, check_one_of
+from steelyard.guard.dr_smoothing.arguments import check_count, check_one_of, check_open_fraction, upper_limit
 from steelyard.guard.dr_smoothing.judges import tagged
 from steelyard.guard.dr_smoothing.single_call import Baseline
 from steelyard.guard.dr_smoothing.smoothing import target
@@ -156,13 +156,11 @@ class EraseAndCheck(Baseline):
         Raises:
             InputError: No prompt, or a confidence outside (0, 1).
         """
-        from scipy.stats import beta
-
-        check_fraction("confidence", confidence)
-        if not len(harmful) or confidence in (0, 1):
-            raise InputError("harmful must hold at least one prompt and confidence lie strictly between 0 and 1")
+        check_open_fraction("confidence", confidence)
+        if not len(harmful):
+            raise InputError("harmful must hold at least one prompt")
         n, caught = len(harmful), sum(flagged(self.flags, list(harmful)))
-        lower = float(beta.ppf(1 - confidence, caught, n - caught + 1)) if caught else 0.0
+        lower = 1 - upper_limit(n - caught, n, confidence)
         return ErasureCertificate(caught / n, lower, confidence, n, self.max_erase)
 
     def _flag(self, texts: list[str], lm: CausalLM) -> list[bool]:

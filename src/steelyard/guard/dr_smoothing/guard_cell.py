@@ -19,6 +19,7 @@ from steelyard.guard.dr_smoothing.baselines import EraseAndCheck
 from steelyard.guard.dr_smoothing.config import Config
 from steelyard.guard.dr_smoothing.core import majority
 from steelyard.guard.dr_smoothing.defences import kernel, smoothing
+from steelyard.guard.dr_smoothing.guard_data import share_of_seed
 from steelyard.guard.dr_smoothing.result import SmoothingWarning
 from steelyard.guard.dr_smoothing.smoothing import DRSmoothing
 from steelyard.guard.dr_smoothing.victim import PASSED, REFUSED, EmbeddingGuard, embed
@@ -105,8 +106,7 @@ def prompts_of(cell: CellInput) -> dict[str, list[str]]:
 def _share(cell: CellInput, there: int, wanted: int) -> list[int]:
     if cell.root == "tuning":
         return list(range(cell.seed % _TUNING_SHARES, there, _TUNING_SHARES))
-    count = min(wanted, there)
-    return [(cell.seed * count + index) % there for index in range(count)]
+    return share_of_seed(cell.seed, wanted, there)
 
 
 def outcomes(

@@ -129,6 +129,12 @@ def _cached(key: str) -> Mapping[str, Mapping[str, str]]:
     return found
 
 
+def share_of_seed(seed: int, wanted: int, there: int) -> list[int]:
+    """Return which of ``there`` rows a seed reads: consecutive ones, its own as long as they last."""
+    count = min(wanted, there)
+    return [(seed * count + index) % there for index in range(count)]
+
+
 def _arrays(
     forbidden: Sequence[str],
     allowed: Sequence[str],

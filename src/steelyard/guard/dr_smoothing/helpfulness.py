@@ -20,6 +20,7 @@ from steelyard.contracts import Arrays, CellInput, Measured
 from steelyard.data.questions import KnowledgeQuestion, halueval
 from steelyard.guard.dr_smoothing.config import Config
 from steelyard.guard.dr_smoothing.defences import smoothing
+from steelyard.guard.dr_smoothing.guard_data import share_of_seed
 from steelyard.guard.dr_smoothing.result import SmoothingWarning
 from steelyard.models import smollm2
 from steelyard.models.default import load_default_lm
@@ -59,9 +60,7 @@ def _suits(row: KnowledgeQuestion) -> bool:
 def run(cell: CellInput) -> Measured:
     """Return the share of right copies of one arm on one seed's questions."""
     config = Config(**{"n": cell.params["n"], **cell.config})
-    questions = int(cell.params["questions"])
-    there = len(cell.data["prompts"])
-    chosen = [(cell.seed * questions + index) % there for index in range(min(questions, there))]
+    chosen = share_of_seed(cell.seed, int(cell.params["questions"]), len(cell.data["prompts"]))
     lm = _model()
     defence = smoothing(config, lm, lambda answer: True, cell.seed, lm, sampling={"max_new_tokens": _NEW_TOKENS})
     prompts = [_messages(str(cell.data["prompts"][index])) for index in chosen]

@@ -196,7 +196,7 @@ class MaskFillRectifier:
             budget = min(_MOST_TOKENS, max((len(text) for text in texts), default=0) + 16)
             prompts = [self._prompt(text) for text in texts]
             replies = self.fill.generate(prompts, max_new_tokens=budget, seed=seeds) if texts else []
-            filled = [_plain_reply(reply, text) for reply, text in zip(replies, texts, strict=True)]
+            filled = [plain_reply(reply, text, "masked") for reply, text in zip(replies, texts, strict=True)]
         return [
             Rectified(text, failed=True) if not result.failed and self.mask in result.text else result
             for result, text in zip(filled, texts, strict=True)
@@ -311,8 +311,9 @@ def _damaged(text: str) -> Message:
     return {"role": "user", "content": tagged("damaged", text)}
 
 
-def _plain_reply(reply: str, given: str) -> Rectified:
-    text = html.unescape(reply).strip().removeprefix("<masked>").removesuffix("</masked>").strip()
+def plain_reply(reply: str, given: str, tag: str) -> Rectified:
+    """Return the text that a model gave back, with or without the tags that it was shown; nothing is a failure."""
+    text = html.unescape(reply).strip().removeprefix(f"<{tag}>").removesuffix(f"</{tag}>").strip()
     return Rectified(text) if text else Rectified(given, failed=True)
 
 

@@ -10,9 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from scipy.special import betaincinv
-
 from steelyard.errors import InputError
+from steelyard.guard.dr_smoothing.arguments import upper_limit
 
 MAX_FILE_BYTES = 64_000_000
 CHUNK = 8  # prompts asked at once; a chunk is the most that an interruption loses
@@ -133,8 +132,7 @@ def as_rows(lines: Sequence[Line]) -> list[dict[str, Any]]:
 
 def _line(name: str, outcomes: Sequence[Mapping[str, Any]]) -> Line:
     count, complied = len(outcomes), sum(outcome["complied"] for outcome in outcomes)
-    low = 0.0 if complied == 0 else float(betaincinv(complied, count - complied + 1, 0.025))
-    high = 1.0 if complied == count else float(betaincinv(complied + 1, count - complied, 0.975))
+    low, high = 1 - upper_limit(count - complied, count, 0.975), upper_limit(complied, count, 0.975)
     calls = sum(outcome["calls"] for outcome in outcomes) / count
     return Line(name, count, complied, complied / count, low, high, calls)
 

@@ -18,6 +18,7 @@ from steelyard.errors import InputError, NoEffectWarning
 from steelyard.guard.dr_smoothing.config import Config
 from steelyard.guard.dr_smoothing.core import majority
 from steelyard.guard.dr_smoothing.defences import smoothing
+from steelyard.guard.dr_smoothing.guard_data import share_of_seed
 from steelyard.guard.dr_smoothing.presets import named_judge
 from steelyard.guard.dr_smoothing.result import SmoothingWarning
 from steelyard.models.endpoint import OpenAICompatibleLM
@@ -94,9 +95,8 @@ def _share(cell: CellInput, safe: bool, wanted: int) -> list[Any]:
     """Return the seed's share of one kind of prompts, in an order that is the same for all seeds."""
     rows = np.flatnonzero(cell.data["safe"] == safe)
     rows = rng.generator("split", "dr_smoothing/user", 0).permutation(rows)
-    count = min(wanted, len(rows))
-    chosen = [rows[(cell.seed * count + index) % len(rows)] for index in range(count)]
-    return [json.loads(str(cell.data["prompts"][row])) for row in chosen]
+    chosen = share_of_seed(cell.seed, wanted, len(rows))
+    return [json.loads(str(cell.data["prompts"][rows[index]])) for index in chosen]
 
 
 def _verdicts(
