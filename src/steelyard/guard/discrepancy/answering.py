@@ -40,6 +40,7 @@ class Answers(NamedTuple):
         states: For each answer (layers, T, d).
         unanswered: Questions that got an empty answer and were left out.
         rates: Share of wrong answers by either rule, among all that were given.
+        asked: Questions that the model was asked, also those whose answers were not kept.
     """
 
     questions: list[str]
@@ -53,6 +54,7 @@ class Answers(NamedTuple):
     states: list[Any] | None
     unanswered: int = 0
     rates: tuple[float, float] | None = None
+    asked: int = 0
 
 
 def open_model(cell: CellInput) -> TransformersLM:
@@ -92,7 +94,7 @@ def live_answers(cell: CellInput, lm: TransformersLM, layers: Sequence[int]) -> 
         done = _joined(done, _answer(cell, lm, layers, asked[start:end]))
     assert done.wrong_rouge is not None
     rates = float(done.wrong.mean()), float(done.wrong_rouge.mean())
-    return _kept(done, count)._replace(rates=rates)
+    return _kept(done, count)._replace(rates=rates, asked=end)
 
 
 def _kept(done: Answers, count: int) -> Answers:

@@ -48,7 +48,7 @@ def run(cell: CellInput) -> Measured:
         answers = both_classes(cell, answers)
     else:
         answers, cpu = scoring.timed(lambda: answering.live_answers(cell, lm, detector.layers), 1)
-        cpu /= len(answers.responses)
+        cpu /= answers.asked
     return measured(cell, detector, answers, cpu, given)
 
 
@@ -94,18 +94,17 @@ def measured(
     scored = scoring.single_columns(detector, embedder, answers, bool(cell.params["p_true"]))
     columns, k = dict(scored.columns), samples_of(cell, given)
     if k:
-        samples, cpu, tokens = scoring.draw_samples(
+        drawn = scoring.draw_samples(
             detector.lm, answers.prompts, k, float(cell.options.get("temperature") or cell.params["temperature"]),
             answering.new_tokens(cell), derive_seed(cell.root, f"{cell.task}/samples", cell.seed),
             bool(cell.params["ln_entropy"]),
         )  # fmt: skip
-        columns |= scoring.multi_columns(samples, embedder, answers, cpu, tokens)
+        columns |= scoring.multi_columns(drawn, embedder, answers)
     areas, by_layer = _areas(Scored(columns, scored.by_layer), answers, given)
     metrics: dict[str, float] = {}
     for arm, column in columns.items():
-        scale = 10 / k if arm in arms.MULTI_NAMES else 1.0
-        cost = {"cpu": 1e3 * column.cpu, "tokens": column.tokens}
-        cost |= {f"{name}_k10": scale * value for name, value in cost.items()}
+        cpu_k10, tokens_k10 = column.scaled(10 / k if arm in arms.MULTI_NAMES else 1.0)
+        cost = {"cpu": 1e3 * column.cpu, "tokens": column.tokens, "cpu_k10": 1e3 * cpu_k10, "tokens_k10": tokens_k10}
         metrics |= flat(arm, {**areas[arm], **cost})
     metrics |= flat("best_layer", areas["best_layer"])
     metrics |= _about(answers, answer_cpu)

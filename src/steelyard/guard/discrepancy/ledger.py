@@ -71,8 +71,9 @@ DECISIONS = (
     ),
     Decision(
         id="E14", what="Samples of multi-response methods", chosen="5 at temperature 1; their cost is also given for "
-        "10, in proportion", source=Source.RECON, why="10 do not fit ten minutes on two cores; the long profile draws "
-        "10 on one data set", alternatives=("any number", "temperature .5 to 1"), knob="samples",
+        "10: drawing in proportion, the prompt read once", source=Source.RECON,
+        why="10 do not fit ten minutes on two cores; the long profile draws 10 on one data set",
+        alternatives=("any number", "temperature .5 to 1"), knob="samples",
     ),
     Decision(
         id="E15", what="What the answer is conditioned on", chosen="context and question", source=Source.RECON,

@@ -1,8 +1,8 @@
 """Every score of a cell, from the same answers, each with what it took beyond giving the answer.
 
-Costs count what a deployment would add: states, likelihoods and the prompt's cache are there once the model has
-answered, so likelihoods are free, D and PMI run the answer alone, and methods with K samples pay for the samples. Where
-an answer is cut by its length the state of its last token takes one more step; D is not charged for it.
+Costs count what a deployment would add: states and likelihoods are there once the model has answered, so likelihoods
+are free, D and PMI run the answer alone, and methods with K samples pay for the samples and for reading the prompt once
+more. Where an answer is cut by its length the state of its last token takes one more step; D is not charged for it.
 """
 
 from __future__ import annotations
@@ -28,16 +28,44 @@ from steelyard.guard.discrepancy.passes import Pair
 from steelyard.models.transformers_lm import TransformersLM
 
 Vector = NDArray[np.float64]
-TIMED = 2  # answers on which both passes are timed; their scores come from passes that other scores need as well
+TIMED = 2  # questions on which both passes, and the reading of a prompt, are timed
 _CHUNK = 8  # the states of all layers at all tokens of so many prompts are held at once
 
 
 class Column(NamedTuple):
-    """One arm's scores, shape (n,), and its cost per answer: tokens run and seconds of processor time."""
+    """One arm's scores, shape (n,), and its cost per answer.
+
+    Attributes:
+        scores: Higher = more likely hallucinated.
+        tokens: Tokens run.
+        cpu: Seconds of processor time.
+        reading: The part of ``cpu`` in which the prompt is read: K samples share it, whatever K.
+    """
 
     scores: Vector
     tokens: float = 0.0
     cpu: float = 0.0
+    reading: float = 0.0
+
+    def scaled(self, times: float) -> tuple[float, float]:
+        """Return seconds and tokens for ``times`` as many samples."""
+        return self.reading + times * (self.cpu - self.reading), times * self.tokens
+
+
+class Drawn(NamedTuple):
+    """K more answers to every question, and what they took per question.
+
+    Attributes:
+        samples: The answers.
+        cpu: Seconds of processor time.
+        reading: The part of it in which the prompt is read once.
+        tokens: Tokens drawn.
+    """
+
+    samples: list[Samples]
+    cpu: float
+    reading: float
+    tokens: float
 
 
 class Scored(NamedTuple):
@@ -94,7 +122,7 @@ def all_passes(detector: EmbeddingDiscrepancy, answers: Answers) -> tuple[list[P
     for start in range(0, len(answers.responses), _CHUNK):
         rows = slice(start, start + _CHUNK)
         found = detector.passes(
-            answers.questions[rows], answers.responses[rows], answers.contexts[rows],
+            answers.questions[rows], answers.tokens[rows], answers.contexts[rows],
             layers=layers, logits=True, keep_prefix=True,
         )  # fmt: skip
         begun = time.process_time()
@@ -112,8 +140,8 @@ def _discrepancy(
     rows = slice(0, TIMED)
     asked = float(np.mean([len(detector.lm.prompt_ids(prompt)) for prompt in answers.prompts]))
     _, cpu = timed(
-        lambda: detector.score(answers.questions[rows], answers.responses[rows], answers.contexts[rows]),
-        len(answers.responses[rows]),
+        lambda: detector.score(answers.questions[rows], answers.tokens[rows], answers.contexts[rows]),
+        len(answers.tokens[rows]),
     )
     tokens = 2 * alone - len(detector.prefix_ids) + asked
     both = Column(scores_at(pairs, at, detector.pool, detector.dist), tokens, cpu)
@@ -212,8 +240,8 @@ def draw_samples(
     new_tokens: int,
     seed: int,
     likelihoods: bool = True,
-) -> tuple[list[Samples], float, float]:
-    """Return ``k`` more answers to every prompt, the processor time per prompt, and the tokens drawn per prompt.
+) -> Drawn:
+    """Return ``k`` more answers to every prompt and their cost.
 
     Their log-probabilities, which generation has at hand but does not return, are computed apart and not counted; that
     reads every prompt once more, so they are left out unless asked for.
@@ -226,14 +254,15 @@ def draw_samples(
         ),
         len(prompts),
     )  # fmt: skip
+    few = prompts[:TIMED]
+    _, reading = timed(lambda: lm.generations(few, max_new_tokens=1), len(few))
     samples = multi_response.by_question(lm, prompts, drawn, k, likelihoods)
-    return samples, cpu, sum(len(one.tokens) for one in drawn) / len(prompts)
+    return Drawn(samples, cpu, min(reading, cpu), sum(len(one.tokens) for one in drawn) / len(prompts))
 
 
-def multi_columns(
-    samples: Sequence[Samples], embedder: Any, answers: Answers, drawing_cpu: float, tokens: float
-) -> dict[str, Column]:
+def multi_columns(drawn: Drawn, embedder: Any, answers: Answers) -> dict[str, Column]:
     """Return the methods that need K samples; each pays for drawing them."""
+    samples = drawn.samples
     work: dict[str, Callable[[], Any]] = {
         "lexical": lambda: multi_response.lexical(samples),
         "selfcheck": lambda: multi_response.selfcheck(answers.responses, samples, embedder),
@@ -245,5 +274,5 @@ def multi_columns(
     found = {}
     for name, compute in work.items():
         scores, cpu = timed(compute, len(samples))
-        found[name] = Column(scores, tokens, drawing_cpu + cpu)
+        found[name] = Column(scores, drawn.tokens, drawn.cpu + cpu, drawn.reading)
     return found
