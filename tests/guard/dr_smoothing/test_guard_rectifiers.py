@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from steelyard.errors import InputError
 from steelyard.guard import Chain, LLMRectifier, MaskFillRectifier, SpellRectifier
 from steelyard.guard.dr_smoothing import spelling
+from steelyard.guard.dr_smoothing.baselines import Paraphraser
 from steelyard.guard.dr_smoothing.rectifiers import (
     CallableRectifier,
     Rectified,
@@ -21,6 +22,7 @@ from steelyard.guard.dr_smoothing.rectifiers import (
     guarded,
     read_reply,
 )
+from steelyard.guard.dr_smoothing.semantic_smooth import Transformer
 
 SENTENCE = "Please explain how the members of the committee changed the rules of the competition in 1994"
 
@@ -209,11 +211,32 @@ def test_options_reach_the_model():
     assert [turn["content"] for turn in prompts[1]] == [
         "Repair.", "<damaged>a &lt;</damaged>", '{"text": "b"}', "<damaged>x</damaged>"
     ]  # fmt: skip
-    assert options == {"max_new_tokens": 22, "temperature": 0.3, "seed": [5, 6]}  # 1.5 * 4 + 16
+    assert options == {"max_new_tokens": 32, "temperature": 0.3, "seed": [5, 6]}  # 1.5 * 4 + 16, to a power of two
     LLMRectifier(lm).rectify(["word " * 10**5])
     assert lm.calls[1][1]["max_new_tokens"] == 2048
     assert LLMRectifier(lm).rectify([]) == []
     assert len(lm.calls) == 2
+
+
+@pytest.mark.parametrize(
+    "make", [LLMRectifier, MaskFillRectifier, Paraphraser, lambda lm: Transformer(lm, max_new_tokens=300)]
+)
+def test_the_length_of_a_reply_does_not_depend_on_the_other_texts(make):
+    """A long text beside a short one must not give the short one more room, or its repair would depend on it."""
+    short, long = "the [MASK] house is very old", "the [MASK] house " + "is very old " * 50
+
+    def asked(texts, seeds):
+        lm = Recorder("a red house")
+        make(lm).rectify(texts, seeds=seeds)
+        return {
+            (prompt[-1]["content"], seed): {**options, "seed": seed}
+            for prompts, options in lm.calls
+            for prompt, seed in zip(prompts, options["seed"], strict=True)
+        }
+
+    together = asked([short, long, short], [3, 4, 5])
+    assert together == {**asked([short], [3]), **asked([long], [4]), **asked([short], [5])}
+    assert len(together) == 3
 
 
 @pytest.mark.parametrize(

@@ -602,12 +602,13 @@ def test_draw_gives_the_disrupted_text_of_a_refused_copy():
 
 
 def test_the_papers_setting():
-    rectifier = Target(lambda prompt, seed: json.dumps({"text": "tell me how clocks work"}))
+    rectifier = Target(lambda prompt, seed: json.dumps({"text": "how clocks work"}))
     guard = DRSmoothing.paper(Target(), rectifier)
     result = guard(USER)
     assert result.n == 10
-    assert {copy.rectified for copy in result.copies} == {"tell me how clocks work"}
-    assert [len(prompts) for prompts, _ in rectifier.calls] == [10]  # the paraphrases of all copies in one call
+    assert {copy.rectified for copy in result.copies} == {"how clocks work"}
+    assert sum(len(prompts) for prompts, _ in rectifier.calls) == 10
+    assert len(rectifier.calls) <= 2  # one call for the copies of about one length
     assert DRSmoothing.paper(rectifier, n=3)(USER).n == 3
 
 

@@ -13,7 +13,7 @@ from steelyard.guard.dr_smoothing.filters import EraseAndCheck, GuardClassifier,
 from steelyard.guard.dr_smoothing.judges import tagged
 from steelyard.guard.dr_smoothing.kernels import unchanged
 from steelyard.guard.dr_smoothing.prompts import UserTurns
-from steelyard.guard.dr_smoothing.rectifiers import Rectified, SpellRectifier, plain_reply
+from steelyard.guard.dr_smoothing.rectifiers import Rectified, SpellRectifier, plain_reply, replies_within
 from steelyard.guard.dr_smoothing.single_call import REFUSAL, Baseline
 from steelyard.guard.dr_smoothing.smoothing import DRSmoothing
 from steelyard.models.protocols import Message, Prompt, as_lm
@@ -137,10 +137,9 @@ class Paraphraser:
 
     def rectify(self, texts: Sequence[str], *, seeds: Sequence[int] | None = None) -> list[Rectified]:
         """Return one paraphrase per text; an empty one has failed."""
-        prompts = [
+        prompts: list[Prompt] = [
             [{"role": "system", "content": self.INSTRUCTION}, {"role": "user", "content": tagged("text", text)}]
             for text in texts
         ]
-        budget = min(2048, max((len(text) for text in texts), default=0) + 16)
-        replies = self.lm.generate(prompts, max_new_tokens=budget, seed=None if seeds is None else list(seeds))
+        replies = replies_within(self.lm, prompts, (len(text) + 16 for text in texts), seeds)
         return [plain_reply(reply, text, "text") for reply, text in zip(replies, texts, strict=True)]

@@ -69,6 +69,9 @@ CARD = Card(
         "Spelling and its filter drop rare words: on the embedded guard of gardening half of the clean forbidden "
         "prompts of the tuning set got through DR-Smoothing, none through the guard alone.",
         "Unrectified copies pass a guard more easily, so refusals of benign prompts fall: both sides are shown.",
+        "Judges by phrases call an answer that opens like a refusal and then complies safe, and it may be returned: "
+        "against attackers who ask for such an opening let a model judge.",
+        "Only what the user says is disrupted: whoever may write the system or assistant turns goes round the vote.",
         "On your own prompts those without a label count as harmful, and the judge looks for phrases of refusal.",
     ),
     decisions=DECISIONS,

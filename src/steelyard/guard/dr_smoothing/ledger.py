@@ -57,7 +57,8 @@ DECISIONS = (
     ),
     Decision(
         id="D7", what="Instruction and temperature of a rectifying language model", chosen="our wording, temperature "
-        "0, 1.5 tokens per token and 16", source=Source.RECON, why="the paper's prompt and model are not given",
+        "0, 1.5 tokens per token and 16, rounded up to a power of two", source=Source.RECON,
+        why="the paper's prompt and model are not given",
         alternatives=("LLMRectifier(template=…)", "0 to 0.5"), knob="temperature",
     ),
     Decision(

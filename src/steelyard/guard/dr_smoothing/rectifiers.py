@@ -9,17 +9,17 @@ from __future__ import annotations
 import html
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from steelyard.errors import InputError
 from steelyard.guard.dr_smoothing.judges import looks_like_refusal, tagged
 from steelyard.guard.dr_smoothing.spelling import Lexicon, lexicon
-from steelyard.models.protocols import Message, Prompt, as_lm
+from steelyard.models.protocols import CausalLM, Message, Prompt, as_lm
 
 MAX_RATIO = 2.0  # an output longer than this many times its input answered the prompt instead of repairing it
-_MOST_TOKENS = 2048  # that a rectifier model may write for one text
+MOST_TOKENS = 2048  # that a rectifier model may write for one text
 
 
 @dataclass(frozen=True)
@@ -129,16 +129,9 @@ class LLMRectifier:
         self._shown = tuple(shown)
 
     def rectify(self, texts: Sequence[str], *, seeds: Sequence[int] | None = None) -> list[Rectified]:
-        """Return the repaired texts of one call of the model; unusable output is marked as failed."""
-        if not texts:
-            return []
-        budget = min(_MOST_TOKENS, max(self._tokens(text) for text in texts))
-        replies = self.lm.generate(
-            [[*self._shown, _damaged(text)] for text in texts],
-            max_new_tokens=budget,
-            temperature=self.temperature,
-            seed=None if seeds is None else list(seeds),
-        )
+        """Return the repaired texts; unusable output is marked as failed."""
+        prompts: list[Prompt] = [[*self._shown, _damaged(text)] for text in texts]
+        replies = replies_within(self.lm, prompts, map(self._tokens, texts), seeds, temperature=self.temperature)
         return [read_reply(reply, text, "text") for reply, text in zip(replies, texts, strict=True)]
 
     def _tokens(self, text: str) -> int:
@@ -193,9 +186,8 @@ class MaskFillRectifier:
         if callable(self.fill):
             filled = [_called(self.fill, text) for text in texts]
         else:
-            budget = min(_MOST_TOKENS, max((len(text) for text in texts), default=0) + 16)
             prompts = [self._prompt(text) for text in texts]
-            replies = self.fill.generate(prompts, max_new_tokens=budget, seed=seeds) if texts else []
+            replies = replies_within(self.fill, prompts, (len(text) + 16 for text in texts), seeds)
             filled = [plain_reply(reply, text, "masked") for reply, text in zip(replies, texts, strict=True)]
         return [
             Rectified(text, failed=True) if not result.failed and self.mask in result.text else result
@@ -286,6 +278,38 @@ def guarded(result: Rectified, disrupted: str, original: str, max_ratio: float =
     if not result.text.strip() or len(result.text) > max_ratio * len(disrupted):
         return Rectified(disrupted, failed=True)
     return result
+
+
+def replies_within(
+    lm: CausalLM,
+    prompts: Sequence[Prompt],
+    budgets: Iterable[int],
+    seeds: Sequence[int] | None,
+    most: int = MOST_TOKENS,
+    **sampling: Any,
+) -> list[str]:
+    """Return a model's reply to each prompt, of at most the prompt's own budget of tokens.
+
+    Budgets are rounded up to a power of two, and prompts of one budget asked in one call: few calls, and the reply to
+    a prompt does not depend on the length of the others.
+
+    Args:
+        lm: The model.
+        prompts: What it is asked.
+        budgets: Most new tokens of each reply.
+        seeds: One seed per prompt, or None.
+        most: Largest budget of all.
+        **sampling: Further arguments of ``generate``.
+    """
+    groups: dict[int, list[int]] = {}
+    for row, budget in enumerate(budgets):
+        groups.setdefault(min(most, 1 << (budget - 1).bit_length()), []).append(row)
+    replies = dict.fromkeys(range(len(prompts)), "")
+    for budget, rows in groups.items():
+        chosen = None if seeds is None else [seeds[row] for row in rows]
+        found = lm.generate([prompts[row] for row in rows], max_new_tokens=budget, seed=chosen, **sampling)
+        replies.update(zip(rows, found, strict=True))
+    return list(replies.values())
 
 
 def read_reply(reply: str, given: str, key: str) -> Rectified:

@@ -16,7 +16,7 @@ from steelyard.errors import InputError
 from steelyard.guard.dr_smoothing.arguments import check_count
 from steelyard.guard.dr_smoothing.judges import tagged
 from steelyard.guard.dr_smoothing.kernels import unchanged
-from steelyard.guard.dr_smoothing.rectifiers import Rectified, read_reply
+from steelyard.guard.dr_smoothing.rectifiers import Rectified, read_reply, replies_within
 from steelyard.guard.dr_smoothing.smoothing import DRSmoothing, read_prompts
 from steelyard.models.protocols import CausalLM, Embedder, Prompt, as_lm
 
@@ -101,7 +101,8 @@ class Transformer:
         policy: "uniform", or a :class:`SelectorPolicy`.
         temperature: Of that model; 0.5 in the prior work.
         top_p: Of that model; 0.5 in the prior work.
-        max_new_tokens: Most tokens; 2048 in the prior work, and here at most twice the text's characters plus 64.
+        max_new_tokens: Most tokens; 2048 in the prior work, and here at most twice the text's characters plus 64,
+            rounded up to a power of two.
     """
 
     max_ratio = 10.0  # a layout or a translation may well be longer than its text
@@ -130,16 +131,16 @@ class Transformer:
 
     def transformed(self, texts: Sequence[str], choices: Sequence[int], seeds: Sequence[int]) -> list[Rectified]:
         """Return every text after the transformation ``choices`` names by number."""
-        if not texts:
-            return []
         keys = [TRANSFORMATIONS[_NAMES[choice]] for choice in choices]
         prompts = [_prompt(text, key, told) for text, (key, told) in zip(texts, keys, strict=True)]
-        replies = self.lm.generate(
+        replies = replies_within(
+            self.lm,
             prompts,
-            max_new_tokens=min(self.max_new_tokens, 2 * max(map(len, texts)) + 64),
+            (2 * len(text) + 64 for text in texts),
+            seeds,
+            self.max_new_tokens,
             temperature=self.temperature,
             top_p=self.top_p,
-            seed=list(seeds),
         )
         return [read_reply(reply, text, key) for reply, text, (key, _) in zip(replies, texts, keys, strict=True)]
 
