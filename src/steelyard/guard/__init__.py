@@ -12,6 +12,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "break_probability",
             "copies_needed",
             "defense_success_probability",
+            "dr_answer_probability",
             "dr_copy_probability",
             "feasible_window",
             "hoeffding_bound",
@@ -19,6 +20,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "required_copy_probability",
             "required_strength_hoeffding",
             "success_probability_bounds",
+            "vote_answer_probability",
         ),
         "dr_smoothing.core": (
             "disrupt_delete_words",
