@@ -72,6 +72,7 @@ def against_sampling(lm: Any, det: EmbeddingDiscrepancy, prompt: int, T: int, re
     tokens = [done[0].tokens]
     arms = {
         "answer": lambda: sample(1, 0.0),
+        "answer, states kept": lambda: sample(1, 0.0, det.layers),  # one more step, for the last token's
         "5 samples": lambda: sample(5),
         "10 samples": lambda: sample(10),
         "score, states reused": lambda: det.score_from_generate(done),
@@ -82,6 +83,7 @@ def against_sampling(lm: Any, det: EmbeddingDiscrepancy, prompt: int, T: int, re
         for over in ("answer", "5 samples", "10 samples")
         for under in ("score, states reused", "score, both passes")
     }
+    pairs["answer with its states kept over answer"] = ("answer, states kept", "answer")
     return {"prompt": len(lm.prompt_ids(asked)), "new_tokens": T, **ratios(arms, repeats, pairs)}
 
 
