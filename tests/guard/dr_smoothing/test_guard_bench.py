@@ -70,7 +70,8 @@ def test_every_arm_on_the_embedded_guard(arm, garden):
     assert metrics["balanced"] == pytest.approx((1 - metrics["asr"] + 1 - metrics["benign_flagged"]) / 2)
     assert found.steps > 0
     expected = {"none": (1, 0), "rectify_only": (1, 1), "smoothllm": (3, 0), "dr": (3, 3), "block_all": (0, 0),
-                "pass_all": (0, 0), "coin": (0, 0), "oracle": (1, 0), "dr_restored": (3, 3)}  # fmt: skip
+                "pass_all": (0, 0), "coin": (0, 0), "oracle": (1, 0), "dr_restored": (3, 3),
+                "unrectified": (3, 0)}  # fmt: skip
     if arm in expected:
         assert (metrics["calls"], metrics["rectifier_calls"]) == expected[arm]
     if arm == "dr":
@@ -221,17 +222,17 @@ def test_every_disruption_has_a_name(disrupt):
 
 
 def test_half_way():
-    ends = {"none": {"qa_accuracy": 0.8}, "smoothllm": {"qa_accuracy": 0.4}}
+    ends = {"none": {"qa_accuracy": 0.8}, "unrectified": {"qa_accuracy": 0.4}}
     assert BENCH.derive(ends)["halfway"]["qa_accuracy"] == pytest.approx(0.6)
-    assert BENCH.derive({"none": {"asr": 1.0}, "smoothllm": {"asr": 1.0}}) == {}
+    assert BENCH.derive({"none": {"asr": 1.0}, "unrectified": {"asr": 1.0}}) == {}
 
 
 def test_tuned_settings_reach_the_arms_that_vary_dr():
     tuned = BENCH.tuned
     for task in ("harmful", "topic"):
-        assert tuned[task]["dr_spell"] == tuned[task]["dr"] != tuned[task]["smoothllm"]
+        assert tuned[task]["unrectified"] == tuned[task]["dr_spell"] == tuned[task]["dr"] != tuned[task]["smoothllm"]
         assert "q" not in tuned[task]["dr_q5"]
-    assert tuned["helpfulness"] == {arm: tuned["harmful"][arm] for arm in ("dr", "smoothllm")}
+    assert tuned["helpfulness"] == {arm: tuned["harmful"][arm] for arm in ("dr", "unrectified", "smoothllm")}
 
 
 class Server(http.server.BaseHTTPRequestHandler):

@@ -21,7 +21,7 @@ def test_every_decision_of_the_reconstruction_is_there():
 
 def test_claims_include_the_unflattering_ones():
     ids = {claim.id for claim in CARD.claims}
-    assert {"asr_below_rectify_only", "adaptive_below_rectify_only", "fidelity_over_smoothllm", "half_of_the_gap",
+    assert {"asr_below_rectify_only", "adaptive_below_rectify_only", "fidelity_over_unrectified", "half_of_the_gap",
             "benign_near_undefended", "natural_below_undefended"} <= ids  # fmt: skip
     assert {claim.id for claim in CARD.claims if claim.paper_scale_only} == {"vicuna_gcg", "instructions"}
 

@@ -27,6 +27,7 @@ BASELINES = (
 METHODS = (_arm("dr", "DR-Smoothing: swap, spelling, coherence", "method"),)
 ABLATIONS = (
     _arm("dr_spell", "DR without the coherence filter", "ablation", coherence=False),
+    _arm("unrectified", "The noise of DR, not rectified", "ablation", rectify="none"),
     _arm("dr_delete", "DR, words deleted", "ablation", **WORDS),
     _arm("dr_random", "DR, a random operation per copy", "ablation", disrupt="random"),
     _arm("dr_restored", "DR, a rectifier that undoes the noise", "ablation", kind="restored"),
@@ -51,7 +52,7 @@ BOUNDS = (
     _arm("chernoff", "Chernoff's bound", "baseline", bound="chernoff"),
     _arm("hoeffding", "Hoeffding's bound", "baseline", bound="hoeffding"),
 )
-HALFWAY = Arm(name="halfway", label="Half-way from SmoothLLM to undisturbed", role="baseline", derived=True)
+HALFWAY = Arm(name="halfway", label="Half-way from unrectified to undisturbed", role="baseline", derived=True)
 
 ARMS = (
     *FLOORS, *BASELINES, *METHODS, *ABLATIONS, *COPIES, *STRENGTHS, *CEILINGS, *MODELS, *BOUNDS, HALFWAY,
@@ -61,7 +62,7 @@ GUARD_ARMS = tuple(arm.name for arm in (*FLOORS, *BASELINES, *METHODS, *ABLATION
 SWEEP_ARMS = tuple(arm.name for arm in (*COPIES, *STRENGTHS))
 ADAPTIVE_ARMS = ("smoothllm", "dr", "rectify_only")
 LONG_ADAPTIVE_ARMS = (*ADAPTIVE_ARMS, "dr_spell", "delete")
-QA_ARMS = ("none", "rectify_only", "smoothllm", "dr")
+QA_ARMS = ("none", "rectify_only", "unrectified", "dr")
 BOUND_ARMS = tuple(arm.name for arm in BOUNDS)
 
 METRICS = (

@@ -49,13 +49,13 @@ def _tuned() -> dict[str, dict[str, dict[str, Any]]]:
     found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     tuned = {task: {arm: dict(best["config"]) for arm, best in by_arm.items()} for task, by_arm in found.items()}
     for by_arm in tuned.values():
-        for arm in ("dr_spell", "dr_restored", *arms.SWEEP_ARMS):
+        for arm in ("dr_spell", "dr_restored", "unrectified", *arms.SWEEP_ARMS):
             own = next(one for one in arms.ARMS if one.name == arm).config
             settings = by_arm.get("smoothllm" if arm.startswith("smoothllm") else "dr", {})
             by_arm[arm] = {name: value for name, value in settings.items() if name not in own}
     if "harmful" in tuned:  # the other tasks have no prompts to spare for a choice of their own
         tuned["topic"] = tuned["harmful"]
-        tuned["helpfulness"] = {arm: tuned["harmful"][arm] for arm in ("dr", "smoothllm")}
+        tuned["helpfulness"] = {arm: tuned["harmful"][arm] for arm in ("dr", "unrectified", "smoothllm")}
     return tuned
 
 
@@ -99,7 +99,7 @@ BENCH = BenchSpec(
             name="long",
             blocks=(
                 Block(tasks=("harmful",), arms=(*arms.GUARD_ARMS, *arms.SWEEP_ARMS)),
-                Block(tasks=("helpfulness",), arms=(*arms.QA_ARMS, "dr_llm", "dr_paper"), params={"n": 5}),
+                Block(tasks=("helpfulness",), arms=(*arms.QA_ARMS, "smoothllm", "dr_llm", "dr_paper"), params={"n": 5}),
             ),
             seeds=10,
             work=2_000_000,

@@ -142,8 +142,8 @@ def _metrics(harmful: Verdicts, safe: Verdicts, gamma: float) -> dict[str, float
 
 
 def derive(arms: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    """Return the arm half-way between SmoothLLM's answers and undisturbed ones, for one task and seed."""
-    ends = [arms.get(name, {}).get("qa_accuracy") for name in ("none", "smoothllm")]
+    """Return the arm half-way between the answers to DR's noise alone and undisturbed ones, for one task and seed."""
+    ends = [arms.get(name, {}).get("qa_accuracy") for name in ("none", "unrectified")]
     if any(end is None for end in ends):
         return {}
     return {"halfway": {"qa_accuracy": float(np.mean([end for end in ends if end is not None]))}}
