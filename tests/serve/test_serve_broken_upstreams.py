@@ -9,6 +9,7 @@ import pytest
 from serve_upstreams import Stub, served
 
 from steelyard.errors import InputError
+from steelyard.models import tiny_random_lm
 from steelyard.serve.chat_api import Limits, ProxyError
 from steelyard.serve.guard_proxy import Answer, make_app
 from steelyard.serve.upstream import HttpUpstream, LocalUpstream, Upstream
@@ -398,3 +399,37 @@ def test_errors_have_a_type_for_every_status():
     assert kinds[400] == "invalid_request_error"
     assert kinds[401] == "authentication_error"
     assert kinds[502] == "server_error"
+
+
+@pytest.mark.parametrize(("stop", "reason"), [(None, "length"), ("", "stop")])
+def test_a_local_answer_says_whether_it_was_cut(stop, reason):
+    lm = tiny_random_lm()
+    ask = {**ASK, "max_tokens": 4, "temperature": 0}
+    whole = asked_of(make_app(LocalUpstream(lm)), ask).json()["choices"][0]["message"]["content"]
+    if stop is not None:
+        ask["stop"] = whole[:1]
+    assert asked_of(make_app(LocalUpstream(lm)), ask).json()["choices"][0]["finish_reason"] == reason
+
+
+def test_a_failed_call_and_a_failed_defence_are_one_line_without_a_prompt(caplog):
+    class Fails:
+        def answer(self, messages, complete):
+            raise ValueError(messages[0]["content"])
+
+    class Empty(Upstream):
+        async def complete(self, payload):
+            raise ProxyError(400, f"the upstream refused {payload['messages']}", "upstream_refused")
+
+        async def models(self):
+            return []
+
+    secret = {**ASK, "messages": [{"role": "user", "content": "my secret"}]}
+    assert asked_of(make_app(Empty()), secret).status_code == 400
+    assert asked_of(make_app(Empty(), Fails()), secret).status_code == 500
+    assert asked_of(make_app(Empty(), Echo()), secret).status_code == 400
+    said = [record.getMessage() for record in caplog.records if record.name == "steelyard.serve"]
+    assert said == [
+        "an upstream call failed (400, upstream_refused)",
+        "the defence failed (500) with ValueError",
+        "an upstream call failed (400, upstream_refused)",
+    ]

@@ -28,7 +28,7 @@ class Vote:
         time.sleep(self.pause)
         turns = [[*messages[:-1], {**messages[-1], "content": f"{messages[-1]['content']}/{i}"}] for i in range(3)]
         texts = complete(turns, seeds=[7, 8, 9], max_tokens=50)
-        return Answer(texts[1], {"x_smoothing": {"n": 3, "votes": [0, 0, 0], "jailbroken": False}})
+        return Answer(texts[1], {"x_smoothing": {"n": 3, "votes": [0, 0, 0], "complied": False}})
 
 
 class Length:

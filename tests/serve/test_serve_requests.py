@@ -262,14 +262,14 @@ def test_labels_of_metrics_are_bounded():
         metrics.answer(f"/attack/{index}", 404, 0.1)
         metrics.refuse(f"code{index}")
         metrics.upstream_error(f"code{index}")
-        metrics.verdict({"jailbroken": f"text{index}"})
+        metrics.verdict({"complied": f"text{index}"})
     metrics.answer("/v1/models", 0, 0.1)
     metrics.verdict(None)
-    metrics.verdict({"jailbroken": True})
+    metrics.verdict({"complied": True})
     page = metrics.page().decode()
     assert "attack" not in page
     assert "code1" not in page
-    assert 'steelyard_guard_verdicts_total{verdict="jailbroken"} 1.0' in page
+    assert 'steelyard_guard_verdicts_total{verdict="complied"} 1.0' in page
     assert 'steelyard_guard_verdicts_total{verdict="unknown"} 51.0' in page
     assert 'steelyard_guard_requests_total{route="other",status="404"} 50.0' in page
 

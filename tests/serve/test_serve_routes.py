@@ -41,7 +41,7 @@ class Healthy(Upstream):
 class Defended:
     def answer(self, messages, complete):
         complete([messages] * 3)
-        return Answer("defended", {"x_smoothing": {"jailbroken": False}})
+        return Answer("defended", {"x_smoothing": {"complied": False}})
 
 
 def send(app, method, path, headers=None, **options):
@@ -123,7 +123,7 @@ def test_what_is_counted():
         'requests_total{route="/v1/chat/completions",status="400"} 1.0',
         'refusals_total{reason="unsupported_with_guard"} 1.0',
         "upstream_calls_total 3.0",
-        'verdicts_total{verdict="safe"} 1.0',
+        'verdicts_total{verdict="refused"} 1.0',
         'request_seconds_count{route="/v1/chat/completions"} 2.0',
     ):
         assert f"steelyard_guard_{line}" in page

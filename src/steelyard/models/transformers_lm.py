@@ -42,11 +42,13 @@ class Generation:
         text: Without special tokens, cut before the first stop string.
         tokens: Its tokens as they were drawn; other ones than those of the text read anew, now and then.
         states: Inner states at these tokens, float32 of shape (layers, tokens, width); no layers unless asked for.
+        cut: The text ends where its length ran out, not where the model or a stop string ended it.
     """
 
     text: str
     tokens: list[int]
     states: NDArray[np.float32]
+    cut: bool = False
 
 
 class TransformersLM:
@@ -288,7 +290,7 @@ class TransformersLM:
         torch = require("torch", "models")
         width = self.model.config.get_text_config().hidden_size
         states = torch.stack(row.states[: len(tokens)], 1) if tokens and layers else torch.zeros((layers, 0, width))
-        return Generation(text, tokens, states.numpy())
+        return Generation(text, tokens, states.numpy(), cut is None and len(row.tokens) >= row.limit)
 
     def _layers(self, layers: Sequence[int]) -> list[int]:
         count = self.num_layers + 1

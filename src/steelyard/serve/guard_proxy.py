@@ -235,8 +235,14 @@ class _Proxy:
         try:
             return await self._upstream.complete_all(payloads)
         except ProxyError as error:
-            self._metrics.upstream_error(error.code)
+            self._failed(error)
             raise
+
+    def _failed(self, error: ProxyError) -> None:
+        self._metrics.upstream_error(error.code)
+        # the proxy's own sentence, unless it may quote what the upstream said of a prompt
+        said = f": {error.message}" if error.code == "upstream_error" else ""
+        logger.warning("an upstream call failed (%d, %s)%s", error.status, error.code, said)
 
     async def _forwarded(self, payload: Mapping[str, Any]) -> dict[str, Any]:
         return (await self._ask([payload]))[0].body
@@ -248,7 +254,7 @@ class _Proxy:
                 async for chunk in chunks:
                     yield event(chunk)
         except ProxyError as error:
-            self._metrics.upstream_error(error.code)
+            self._failed(error)
             raise
 
     async def _guarded(self, payload: Mapping[str, Any], messages: list[dict[str, str]]) -> dict[str, Any]:
@@ -311,16 +317,19 @@ async def _or_fail(work: Awaitable[T], who: str) -> T:
     """Return what ``work`` returns; an upstream's error keeps its status, any other is a failure of ``who``."""
     try:
         return await work
-    except ProxyError:
+    except ProxyError as error:
+        if error.status == 500:
+            logger.error("the %s failed (500, %s)", who, error.code)
         raise
     except Exception as error:
-        logger.error("the %s failed with %s", who, type(error).__name__)  # its text may hold a prompt
+        logger.error("the %s failed (500) with %s", who, type(error).__name__)  # its text may hold a prompt
         raise ProxyError(500, f"the {who} failed, so no answer is given", f"{who}_failed") from None
 
 
 def _checked_answer(answer: object) -> tuple[str, dict[str, Any]]:
     text, extra = getattr(answer, "text", None), getattr(answer, "extra", None)  # a room's own tuple will do
     if not isinstance(text, str):
+        logger.error("the defence failed (500): it returned no text")
         raise ProxyError(500, "the defence failed, so no answer is given", "defence_failed")
     return text, _checked_extra(extra, "defence")
 
@@ -332,6 +341,7 @@ def _checked_extra(extra: object, who: str) -> dict[str, Any]:
             raise TypeError
         to_json(extra)
     except (TypeError, ValueError, RecursionError):
+        logger.error("the %s failed (500): its fields are not JSON named x_", who)
         raise ProxyError(500, f"the {who} failed, so no answer is given", f"{who}_failed") from None
     return extra
 

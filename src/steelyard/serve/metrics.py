@@ -54,8 +54,8 @@ class Metrics:
 
     def verdict(self, record: object) -> None:
         """Count the verdict in a vote record."""
-        jailbroken = record.get("jailbroken") if isinstance(record, dict) else None
-        verdict = ("jailbroken" if jailbroken else "safe") if isinstance(jailbroken, bool) else "unknown"
+        complied = record.get("complied") if isinstance(record, dict) else None
+        verdict = ("complied" if complied else "refused") if isinstance(complied, bool) else "unknown"
         self._verdicts.labels(verdict).inc()
 
     def page(self) -> bytes:

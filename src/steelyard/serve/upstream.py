@@ -16,7 +16,8 @@ import aiohttp
 from steelyard.errors import InputError
 from steelyard.models.http_client import KEY_VARIABLE, split_url, usable_key
 from steelyard.models.paths import printable
-from steelyard.models.protocols import CausalLM
+from steelyard.models.protocols import CausalLM, Prompt
+from steelyard.models.transformers_lm import TransformersLM
 from steelyard.serve.chat_api import (
     JSON_TYPE,
     STREAM_TYPE,
@@ -277,7 +278,7 @@ class LocalUpstream(Upstream):
                 )
         loop = asyncio.get_running_loop()
         try:
-            texts = await loop.run_in_executor(self._thread, self._generate, list(payloads))
+            written = await loop.run_in_executor(self._thread, self._generate, list(payloads))
         except InputError as error:
             said = printable(str(error)[:300])
             raise ProxyError(400, f"the local model refused the request: {said}", "upstream_refused") from None
@@ -286,7 +287,7 @@ class LocalUpstream(Upstream):
         except Exception as error:
             logger.error("the local model failed with %s", type(error).__name__)  # its text may hold a prompt
             raise ProxyError(502, "the local model failed", "upstream_error") from None
-        return [Completion(completion_body(self._name, text)) for text in texts]
+        return [Completion(completion_body(self._name, text, reason)) for text, reason in written]
 
     async def models(self) -> list[dict[str, Any]]:
         """Return the one model."""
@@ -296,19 +297,23 @@ class LocalUpstream(Upstream):
         """Forget the calls that wait; the one that runs ends by itself."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _generate(self, payloads: list[Payload]) -> list[str]:
+    def _generate(self, payloads: list[Payload]) -> list[tuple[str, str]]:
+        """Return a text and its ``finish_reason`` for each request; not every model says that a text was cut short."""
         first = payloads[0]
         asked = first.get("max_completion_tokens") or first.get("max_tokens") or self._tokens
         stop = first.get("stop")
         given = [payload.get("seed") for payload in payloads]
-        return self._lm.generate(
-            [[_turn(message) for message in payload["messages"]] for payload in payloads],
-            max_new_tokens=min(asked, 4 * self._tokens),
-            temperature=1.0 if first.get("temperature") is None else first["temperature"],
-            top_p=1.0 if first.get("top_p") is None else max(first["top_p"], 1e-6),
-            stop=[stop] if isinstance(stop, str) else stop,
-            seed=[secrets.randbits(31) if seed is None else seed % 2**63 for seed in given],
-        )
+        chats: list[Prompt] = [[_turn(message) for message in payload["messages"]] for payload in payloads]
+        options: dict[str, Any] = {
+            "max_new_tokens": min(asked, 4 * self._tokens),
+            "temperature": 1.0 if first.get("temperature") is None else first["temperature"],
+            "top_p": 1.0 if first.get("top_p") is None else max(first["top_p"], 1e-6),
+            "stop": [stop] if isinstance(stop, str) else stop,
+            "seed": [secrets.randbits(31) if seed is None else seed % 2**63 for seed in given],
+        }
+        if isinstance(self._lm, TransformersLM):
+            return [(one.text, "length" if one.cut else "stop") for one in self._lm.generations(chats, **options)]
+        return [(text, "stop") for text in self._lm.generate(chats, **options)]
 
 
 def _turn(message: Mapping[str, Any]) -> dict[str, str]:

@@ -258,6 +258,7 @@ def test_a_full_vote_certifies():
     assert record["certified"] == want
     assert json.loads(json.dumps(record)) == record
     assert record["votes"] == [0] * 9
+    assert record["complied"] is False
     assert USER not in json.dumps(record)
 
 
@@ -572,10 +573,29 @@ def test_bad_arguments(bad, names):
     (lambda: SmoothLLM(lambda p: p, kind="delete"), "kind"),
     (lambda: SmoothLLM(lambda p: p)(USER, seed=-1), "seed"),
     (lambda: SmoothLLM(lambda p: p).sample([USER], 0), "n "),
+    (lambda: DRSmoothing(lambda p: p)(["a", "b"]), "use batch for several prompts"),
+    (lambda: DRSmoothing(lambda p: p, q=0.1, disrupt="random"), r"disrupt=disrupt_swap\(q=0.1\)"),
+    (lambda: DRSmoothing.paper(lambda p: p, q=0.1), "q belongs"),
 ])  # fmt: skip
 def test_bad_calls(call, names):
     with pytest.raises(InputError, match=names):
         call()
+
+
+def test_q_is_the_share_of_the_default_noise():
+    by_name, by_kernel = (
+        DRSmoothing(lambda p: p, n=3, rectify=None, **options) for options in ({"q": 0.3}, {"disrupt": disrupt_swap(0.3)})
+    )
+    assert by_name.draw([USER]) == by_kernel.draw([USER]) != DRSmoothing(rectify=None, n=3).draw([USER])
+
+
+def test_samples_certify_the_defences_own_vote():
+    guard = SmoothLLM(lambda p: [REFUSAL] * len(p), n=9)
+    (sampled,) = guard.sample([USER], 100)
+    assert (sampled.n, sampled.vote_n, len(sampled.votes)) == (100, 9, 100)
+    certificate = sampled.certificate()
+    assert (certificate.n, certificate.n_samples) == (9, 100)
+    assert certificate.success == certify_from_samples(0, 9, 100).success
 
 
 def test_a_target_may_come_with_the_call():

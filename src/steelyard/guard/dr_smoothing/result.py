@@ -55,6 +55,7 @@ class SmoothedResponse:
         counts: Named counts: rectifier calls, failures and refusals, copies equal to the prompt, judge errors.
         seed: Seed from which all of it can be drawn again.
         notes: Warnings about this prompt, as sentences.
+        vote_n: Copies of the defence's own vote, where ``n`` samples were drawn to learn about it; None: ``n``.
     """
 
     response: str
@@ -68,6 +69,7 @@ class SmoothedResponse:
     counts: Mapping[str, int] = field(default_factory=dict)
     seed: int | None = None
     notes: tuple[str, ...] = ()
+    vote_n: int | None = None
 
     @property
     def p_hat(self) -> float:
@@ -77,7 +79,8 @@ class SmoothedResponse:
     def certificate(self, confidence: float = 0.99) -> SampleCertificate:
         """Return the certificate that these votes give for this prompt (Clopper-Pearson).
 
-        It speaks about the prompt as it was sampled, and is void when these copies were also used to choose a setting.
+        It speaks about a fresh vote of the defence's own number of copies on the prompt as it was sampled, also when
+        ``sample`` drew more of them, and is void when these copies were also used to choose a setting.
 
         Raises:
             InputError: An early stop ended the sampling, so that the votes are no plain sample, or ``confidence`` is
@@ -88,12 +91,14 @@ class SmoothedResponse:
             raise InputError(
                 f"votes: {len(self.votes)} of {self.n} copies were evaluated; a certificate needs early_stop=False"
             )
-        return certificate_of(sum(self.votes), len(self.votes), self.n, confidence, self.gamma)
+        vote_n = self.n if self.vote_n is None else self.vote_n
+        return certificate_of(sum(self.votes), len(self.votes), vote_n, confidence, self.gamma)
 
     def to_dict(self, confidence: float = 0.99) -> dict[str, Any]:
         """Return the record that a proxy adds to an answer; it holds no text of the prompt or of the answers.
 
-        ``certified`` is the certified probability of a successful defence, or None for a single call and after an
+        ``complied`` is the verdict: the model did what it was asked, which is right for a harmless prompt. ``certified``
+        is the certified probability of a successful defence, or None for a single call and after an
         early stop.
         """
         sampled = self.n > 1 and len(self.votes) == self.n
@@ -101,7 +106,7 @@ class SmoothedResponse:
             "n": self.n,
             "gamma": self.gamma,
             "votes": list(self.votes),
-            "jailbroken": self.jailbroken,
+            "complied": self.jailbroken,
             "p_hat": self.p_hat,
             "certified": self.certificate(confidence).success if sampled else None,
             "confidence": confidence,
