@@ -152,6 +152,33 @@ def test_a_damaged_copy_is_made_again(empty_cache, tmp_path, name):
     assert file.read_bytes() == whole
 
 
+def test_a_copy_without_the_sizes_of_its_files_is_made_again(empty_cache, tmp_path):
+    source = write_tiny(tmp_path / "tiny.gguf", "llama", "F32")
+    folder = copies.float32_copy(source)
+    (folder / "sizes.json").write_text("{}")
+    (folder / "config.json").unlink()
+    assert (copies.float32_copy(source) / "config.json").is_file()
+
+
+def test_what_a_killed_process_left_is_swept_away(empty_cache, tmp_path):
+    left = empty_cache / "models" / "unfinished-abc" / "made"
+    left.mkdir(parents=True)
+    folder = copies.float32_copy(write_tiny(tmp_path / "tiny.gguf", "llama", "F32"))
+    assert list((empty_cache / "models").iterdir()) == [folder]
+
+
+def test_a_full_disk_is_one_sentence(empty_cache, tmp_path, monkeypatch):
+    import safetensors
+
+    def full(*_):
+        raise safetensors.SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(copies, "_write", full)
+    with pytest.raises(InputError, match=r"cannot be written \(.*No space left.*free space there"):
+        copies.float32_copy(write_tiny(tmp_path / "tiny.gguf", "llama", "F32"))
+    assert list((empty_cache / "models").iterdir()) == []
+
+
 def test_a_file_with_another_checksum_is_not_copied(empty_cache, tmp_path):
     source = write_tiny(tmp_path / "tiny.gguf", "llama", "F32")
     with pytest.raises(ChecksumError, match="other bytes than its checksum 000000000000… says"):

@@ -16,18 +16,20 @@ from steelyard.data.cache import cache_folder, file_sha256
 from steelyard.errors import ChecksumError, InputError
 from steelyard.extras import require
 from steelyard.models.gguf import GGUFFile, UnknownArchitectureError
-from steelyard.models.hugging_face import load_causal_lm, load_tokenizer
+from steelyard.models.hugging_face import load_causal_lm, load_tokenizer, one_line
 
 _LAYOUT = "2"  # of the folder; another number is another folder
-_WEIGHTS, _SIZES = "model.safetensors", "sizes.json"
+_WEIGHTS, _SIZES, _UNFINISHED = "model.safetensors", "sizes.json", "unfinished-"
+_NEEDED = {_WEIGHTS, "config.json", "tokenizer_config.json"}
 
 
 def float32_copy(source: str | Path, sha256: str | None = None) -> Path:
     """Return a Hugging Face folder (config, tokenizer, float32 weights) that holds the model of a GGUF file.
 
     The folder lies below the cache folder (``STEELYARD_DATA``) under the file's checksum. It is written beside its
-    place and moved there when it is whole; a damaged one is made again. Processes that ask at once wait for the one
-    that makes it.
+    place and moved there when it is whole; one in which a file is missing or cut short is made again (bits that flip
+    on a disk are not noticed: a checksum of everything would take longer than the loading). Processes that ask at once
+    wait for the one that makes it.
 
     Args:
         source: The GGUF file, with its tokenizer inside. Architectures that :class:`GGUFFile` does not read go through
@@ -46,12 +48,14 @@ def float32_copy(source: str | Path, sha256: str | None = None) -> Path:
     folder = _folder(source.name, digest)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with _only_one(folder.parent):
+        with _only_one(folder.parent) as alone:
+            for left in folder.parent.glob(f"{_UNFINISHED}*") if alone else ():  # by a process that was killed
+                shutil.rmtree(left, ignore_errors=True)
             if not _is_whole(folder):  # another process was faster
                 _make(source, digest, folder)
-    except OSError as error:
+    except (OSError, require("safetensors", "models").SafetensorError) as error:  # its writer wraps a full disk
         raise InputError(
-            f"the cache {folder.parent} cannot be written ({error.strerror or error}); "
+            f"the cache {folder.parent} cannot be written ({getattr(error, 'strerror', None) or one_line(error)}); "
             "free space there or set STEELYARD_DATA to another folder"
         ) from None
     return folder
@@ -68,17 +72,20 @@ def _folder(name: str, digest: str) -> Path:
 
 
 @contextlib.contextmanager
-def _only_one(folder: Path) -> Iterator[None]:
-    """Hold a lock on a folder; where the system has none, two may do the same work and the last one's result stays."""
+def _only_one(folder: Path) -> Iterator[bool]:
+    """Hold a lock on a folder and yield True; where the system has none, yield False.
+
+    Two may then do the same work, and the last one's result stays.
+    """
     try:
         import fcntl
     except ImportError:  # Windows
-        yield
+        yield False
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
+        yield True
     finally:
         os.close(handle)
 
@@ -86,7 +93,7 @@ def _only_one(folder: Path) -> Iterator[None]:
 def _make(source: Path, digest: str, folder: Path) -> None:
     if _digest(source) != digest:
         raise ChecksumError(f"{source} has other bytes than its checksum {digest[:12]}… says; get the file again")
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix="unfinished-") as unfinished:
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=_UNFINISHED) as unfinished:
         made = Path(unfinished) / "made"
         made.mkdir()
         _write(source, made)
@@ -108,7 +115,7 @@ def _is_whole(folder: Path) -> bool:
     try:
         sizes = json.loads((folder / _SIZES).read_bytes())
         with safetensors.safe_open(folder / _WEIGHTS, "pt"):
-            return all((folder / name).stat().st_size == size for name, size in sizes.items())
+            return sizes.keys() >= _NEEDED and all((folder / name).stat().st_size == sizes[name] for name in sizes)
     except (OSError, ValueError, AttributeError, safetensors.SafetensorError):
         return False
 
