@@ -147,6 +147,9 @@ def test_a_local_page_is_answered(port):
         head("Origin: http://localhost", "Origin: https://evil.example") + BODY,
         head(length="-5") + BODY,
         head(length="5, 5") + BODY,
+        head(length=f"{LENGTH}, {LENGTH}") + BODY,
+        head("Transfer-Encoding: chunked", length=None).replace(b"HTTP/1.1", b"HTTP/1.0")
+        + b"%x\r\n" % LENGTH + BODY + b"\r\n0\r\n\r\n",
         head(length="0x10") + BODY,
         head(length="9" * 30) + BODY,
         head("X-Zero: a\0b") + BODY,
@@ -334,11 +337,12 @@ def test_other_routes_and_methods_are_errors_of_the_same_shape(port, method, pat
     refused(exchange(port, head(method=method, path=path) + BODY), status)
 
 
-def test_an_upgrade_is_not_followed(port):
+def test_an_upgrade_is_not_followed_nor_spoken_of(port, caplog):
     raw = head("Upgrade: websocket", "Sec-WebSocket-Key: x").replace(
         b"Connection: close", b"Connection: upgrade, close"
     )
     assert parsed(exchange(port, raw + BODY))[0] == 200
+    assert caplog.messages == []
 
 
 def test_the_server_listens_on_this_machine_only(port):

@@ -20,6 +20,8 @@ from steelyard.serve.chat_api import JSON_TYPE, Limits, refused, to_json
 _HEAD_BYTES = 16384  # h11 holds heads that come in pieces to this, not those that come at once
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
 _FRAMING = re.compile(rb"\n(content-length|transfer-encoding)[ \t]*:", re.IGNORECASE)
+_LISTED = re.compile(rb"\ncontent-length[ \t]*:[^\n]*,", re.IGNORECASE)  # "5, 5" is 5 to h11
+_VERSION = re.compile(rb"[^\n]* HTTP/1\.1\r?\n")
 _CHUNKED = re.compile(rb"\ntransfer-encoding:[ \t]*chunked[ \t]*\r?\n", re.IGNORECASE)
 
 
@@ -39,10 +41,13 @@ def framing_fault(received: bytes) -> str | None:
     if b"\0" in head or re.search(rb"\r(?!\n)", head):
         return "the head holds control characters"
     found = [name.lower() for name in _FRAMING.findall(head)]
-    if len(found) > 1:
+    if len(found) > 1 or _LISTED.search(head):
         return "the body's length is given more than once"
-    if found == [b"transfer-encoding"] and not _CHUNKED.search(head):
-        return "the only transfer encoding that is accepted is chunked"
+    if found == [b"transfer-encoding"]:
+        if not _CHUNKED.search(head):
+            return "the only transfer encoding that is accepted is chunked"
+        if not _VERSION.match(head):
+            return "a body in chunks needs HTTP/1.1"  # an older program takes what follows for a second request
     return None
 
 
@@ -109,6 +114,9 @@ class _GuardedProtocol(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         self._end(400, "the request is not valid HTTP, or its framing is ambiguous", "bad_header")
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Say nothing: any client may ask for a websocket, and the operator lacks no library."""
 
     def _look(self) -> None:
         """Let the clock run for what is awaited now: the rest of a head, the rest of a body, or nothing."""

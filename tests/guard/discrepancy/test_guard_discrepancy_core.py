@@ -199,6 +199,16 @@ def test_hsic_equals_the_sum_over_quadruples(X, Y):
     assert unbiased_hsic(K[order][:, order], L[order][:, order]) == pytest.approx(unbiased_hsic(K, L), abs=1e-12)
 
 
+@given(st.integers(0, 2**32 - 1), st.floats(-1e3, 1e3), st.floats(-1e3, 1e3))
+def test_hsic_does_not_look_at_the_diagonals(seed, on_k, on_l):
+    draw = np.random.default_rng(seed)
+    K, L = (part + part.T for part in draw.normal(size=(2, 6, 6)))
+    bare = naive_hsic(K, L)
+    np.fill_diagonal(K, on_k)
+    np.fill_diagonal(L, on_l)
+    assert unbiased_hsic(K, L) == pytest.approx(bare, rel=1e-9, abs=1e-9)
+
+
 def test_hsic_leaves_its_arguments_alone_and_refuses_small_ones():
     K = rbf_kernel(np.arange(5.0)[:, None], 0.1)
     before = K.copy()
