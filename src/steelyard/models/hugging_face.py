@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,37 @@ from steelyard.models.paths import check_links, printable, usable_path
 from steelyard.models.safefile import parse_json
 
 _OTHER_MODELS = ("backbone", "use_pretrained_backbone", "pretrained_backbone", "use_timm_backbone")
+_NOISY = ("torchao", "torch.utils._pytree")  # loggers of torchao's import, which transformers imports where it is there
+
+
+@contextlib.contextmanager
+def quiet_import() -> Iterator[None]:
+    """Keep the warnings of torchao's import, about kernels of other machines, from the user; errors pass."""
+
+    def severe(record: logging.LogRecord) -> bool:
+        return record.levelno > logging.WARNING
+
+    loggers = [logging.getLogger(name) for name in _NOISY]
+    for logger in loggers:
+        logger.addFilter(severe)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(severe)
+
+
+def import_transformers(module: str = "transformers.modeling_utils") -> Any:
+    """Import a module of transformers quietly and return transformers itself.
+
+    The default is the module with which torchao comes: transformers loads its names at their first use.
+
+    Raises:
+        MissingExtraError: transformers is not installed.
+    """
+    with quiet_import():
+        require(module, "models")
+    return require("transformers", "models")
 
 
 @contextlib.contextmanager
@@ -49,7 +81,7 @@ def load_tokenizer(path: str | Path) -> Any:
     path = Path(path)
     place, options = (path.parent, {"gguf_file": path.name}) if path.suffix == ".gguf" else (path, {})
     try:
-        with offline():
+        with offline(), quiet_import():
             return transformers.AutoTokenizer.from_pretrained(
                 str(place), local_files_only=True, trust_remote_code=False, **options
             )
@@ -84,7 +116,7 @@ def load_causal_lm(path: str | Path) -> Any:
         InputError: It cannot be read, needs code of its own, or lacks weights.
         MissingExtraError: transformers, or for GGUF accelerate, is not installed.
     """
-    torch, transformers = require("torch", "models"), require("transformers", "models")
+    torch, transformers = require("torch", "models"), import_transformers()
     path = usable_path(path)
     if path.is_dir():
         _check_folder(path)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from steelyard.errors import InputError
 from steelyard.extras import require
+from steelyard.models.hugging_face import import_transformers
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,8 +26,8 @@ def build_llama(config: Mapping[str, Any], weights: Mapping[str, Tensor], source
         MissingExtraError: transformers is not installed.
     """
     torch = require("torch", "models")
-    modeling = require("transformers.models.llama.modeling_llama", "models")
-    configuration = require("transformers", "models").LlamaConfig(**config)
+    transformers = import_transformers("transformers.models.llama.modeling_llama")
+    modeling, configuration = transformers.models.llama.modeling_llama, transformers.LlamaConfig(**config)
     with torch.device("meta"):  # no memory, and no draw from the global random stream
         model = modeling.LlamaForCausalLM(configuration)
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}

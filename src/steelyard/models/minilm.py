@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from steelyard.errors import InputError
 from steelyard.extras import require
-from steelyard.models.hugging_face import load_tokenizer
+from steelyard.models.hugging_face import import_transformers, load_tokenizer
 from steelyard.models.packages import PackagedFile
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ weights_file, check = PACKAGED.path, PACKAGED.check
 
 def load() -> Any:
     """Return the encoder, a ``BertModel``, in float32; sentence embeddings do not use its pooler."""
-    torch, transformers = require("torch", "models"), require("transformers", "models")
+    torch, transformers = require("torch", "models"), import_transformers()
     with contextlib.redirect_stderr(io.StringIO()):  # a bar of the loader
         model = transformers.BertModel.from_pretrained(
             str(weights_file().parent),

@@ -8,6 +8,7 @@ from sklearn.metrics import roc_curve
 from sklearn.mixture import GaussianMixture
 
 from steelyard.errors import InputError
+from steelyard.guard.discrepancy.scorer import Scorer
 from steelyard.guard.discrepancy.thresholds import find_threshold, gmm, otsu, youden
 
 SCORES = st.lists(st.integers(-50, 50).map(lambda x: x / 8), min_size=2, max_size=25)
@@ -106,3 +107,24 @@ def test_quantile():
 def test_bad_input(arguments, message):
     with pytest.raises(InputError, match=message):
         find_threshold(**arguments)
+
+
+class Known(Scorer):
+    """The length of an answer is its score."""
+
+    def score(self, questions, responses, contexts=None):
+        return np.array([float(len(response)) for response in responses])
+
+
+@pytest.mark.parametrize("method", ["predict", "fit_threshold"])
+@pytest.mark.parametrize("texts", [
+    (["Who?", "When?"], ["Ada", "1843"]), (["Ada", "1843"],), ([("Who?", "Ada")],), ("Ada",),
+    ([{"question": "Who?", "response": "Ada"}],), ([], []),
+])  # fmt: skip
+def test_texts_in_the_place_of_scores(method, texts):
+    detector = Known()
+    detector.fit_threshold([0.0, 1.0], "youden", labels=[0, 1])
+    with pytest.raises(InputError, match=rf"{method} takes scores, not texts; write {method}\(detector.score\("):
+        getattr(detector, method)(*texts)
+    assert detector.predict(detector.score(["a", "b"], ["", "x"])).tolist() == [0, 1]
+    assert detector.predict([]).tolist() == []

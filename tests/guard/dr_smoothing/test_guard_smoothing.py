@@ -193,7 +193,7 @@ def test_text_parts_are_text_and_other_parts_are_refused():
         ("", "prompts.0. is empty"), ("  \n", "prompts.0. is empty"), ([], "prompts.0."), (3, "prompts.0."),
         ([{"role": "system", "content": "x"}], "no message with role user"),
         ([{"role": "user", "content": ""}], "message 0 of the user is empty"),
-        ([{"role": "tool", "content": "x"}], "role"), ([{"role": "user"}], "content"), (["x"], "message"),
+        ([{"role": "tool", "content": "x"}], "role"), ([{"role": "user"}], "content"), (["x"], "use batch"),
     ],
 )  # fmt: skip
 def test_prompts_that_cannot_be_used(prompt, names):
@@ -584,7 +584,8 @@ def test_bad_calls(call, names):
 
 def test_q_is_the_share_of_the_default_noise():
     by_name, by_kernel = (
-        DRSmoothing(lambda p: p, n=3, rectify=None, **options) for options in ({"q": 0.3}, {"disrupt": disrupt_swap(0.3)})
+        DRSmoothing(lambda p: p, n=3, rectify=None, **options)
+        for options in ({"q": 0.3}, {"disrupt": disrupt_swap(0.3)})
     )
     assert by_name.draw([USER]) == by_kernel.draw([USER]) != DRSmoothing(rectify=None, n=3).draw([USER])
 

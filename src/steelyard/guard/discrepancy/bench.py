@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import transformers.models.bert.modeling_bert
-import transformers.models.llama.modeling_llama  # noqa: F401 - before workers fork: each cell would pay 2 s for them
 
 from steelyard.contracts import BenchSpec, Block, CellInput, Measured, Profile, Task, Trace
 from steelyard.errors import InputError
@@ -23,7 +21,11 @@ from steelyard.guard.discrepancy.detector import EmbeddingDiscrepancy
 from steelyard.guard.discrepancy.measure import auroc, auroc_within_lengths
 from steelyard.guard.discrepancy.scoring import Scored
 from steelyard.models.default import load_default_embedder
+from steelyard.models.hugging_face import import_transformers
 from steelyard.rng import derive_seed
+
+for _module in ("bert.modeling_bert", "llama.modeling_llama"):  # before workers fork: each cell would pay 2 s for them
+    import_transformers(f"transformers.models.{_module}")
 
 GIVEN = ("halueval_pairs", "truthfulqa_pairs")
 _CONSTANT = {"chance": 0.5, "labels": 1.0}

@@ -38,16 +38,21 @@ class Scorer(ABC):
             method: "quantile", "gmm", "otsu" (no labels), or "youden" (with labels).
             labels: 1 where an answer is hallucinated, shape (n,); for "youden" only.
             quantile: Share of the pool that lies below the threshold, for "quantile".
+
+        Raises:
+            InputError: Texts in the place of scores, or an argument that cannot be used.
         """
+        _check_scores("fit_threshold", scores, more=not isinstance(method, str))
         self.threshold = find_threshold(scores, method, labels=labels, quantile=quantile)
         return self.threshold
 
-    def predict(self, scores: Any) -> NDArray[np.int64]:
+    def predict(self, scores: Any, *rest: Any) -> NDArray[np.int64]:
         """Return 1 for hallucinated (score above the threshold) and 0 otherwise, shape (n,), from scores (n,).
 
         Raises:
-            InputError: No threshold was fitted; a score is NaN.
+            InputError: Texts in the place of scores; no threshold was fitted; a score is NaN.
         """
+        _check_scores("predict", scores, more=bool(rest))
         if self.threshold is None:
             raise InputError("no threshold yet; call fit_threshold(scores) on a reference pool first")
         s = np.asarray(scores, dtype=np.float64)
@@ -72,6 +77,14 @@ class Scorer(ABC):
             X: Rows (question, response) or (question, response, context), or mappings with these keys.
         """
         return -self.decision_function(X)
+
+
+def _check_scores(method: str, scores: Any, more: bool) -> None:
+    """Raise InputError for texts, rows of texts, or further arguments (``more``) where scores alone are wanted."""
+    first = scores[0] if isinstance(scores, list | tuple | np.ndarray) and np.size(scores) else scores
+    rows = isinstance(first, list | tuple) and any(isinstance(one, str) for one in first)
+    if more or rows or isinstance(first, str | Mapping):
+        raise InputError(f"{method} takes scores, not texts; write {method}(detector.score(questions, responses))")
 
 
 def columns(X: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any] | None]:

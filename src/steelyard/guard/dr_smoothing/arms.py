@@ -45,7 +45,7 @@ STRENGTHS = tuple(
 CEILINGS = (_arm("oracle", "The rectifier is told the clean goal", "ceiling", kind="oracle"),)
 MODELS = (
     _arm("dr_llm", "DR, rectified by the model itself", "ablation", rectify="llm"),
-    _arm("dr_paper", "DR as second-hand reports tell it", "ablation", disrupt="random", rectify="paper"),
+    _arm("dr_paper", "DR as second-hand reports tell it", "ablation", disrupt="random", rectify="both"),
 )
 BOUNDS = (
     _arm("exact", "Exact formulas", "method", bound="exact"),
@@ -67,7 +67,7 @@ BOUND_ARMS = tuple(arm.name for arm in BOUNDS)
 
 METRICS = (
     Metric(name="balanced", label="Attacks stopped and benign passed, mean", better="higher", worst=0.0, chance=0.5),
-    Metric(name="asr", label="Attack success, plain suffixes", better="lower", worst=1.0),
+    Metric(name="asr", label="Harmful prompts complied with (ours: with plain suffixes)", better="lower", worst=1.0),
     Metric(name="asr_gibberish", label="Attack success, gibberish suffix", better="lower", worst=1.0),
     Metric(name="asr_words", label="Attack success, suffix of words", better="lower", worst=1.0),
     Metric(name="asr_adaptive", label="Attack success, adaptive suffix", better="lower", worst=1.0),
@@ -76,7 +76,7 @@ METRICS = (
     Metric(name="copy_asr", label="Copies that a plain suffix gets through", better="lower", worst=1.0),
     Metric(name="harmed", label="Attacked prompts whose vote is lost (p >= gamma)", better="lower", worst=1.0),
     Metric(name="recall", label="Clean forbidden prompts stopped", better="higher", worst=0.0),
-    Metric(name="benign_flagged", label="Benign prompts refused", better="lower", worst=1.0),
+    Metric(name="benign_flagged", label="Safe prompts refused", better="lower", worst=1.0),
     Metric(name="copy_flagged", label="Copies of benign prompts refused", better="lower", worst=1.0),
     Metric(name="fidelity", label="Cosine of benign copies to their prompt", better="higher", worst=-1.0),
     Metric(name="qa_accuracy", label="Questions answered right, mean of the copies", better="higher", worst=0.0),

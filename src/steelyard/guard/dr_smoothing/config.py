@@ -24,7 +24,7 @@ class Config(Frozen):
     rate: float = knob("N2", 0.3, ge=0, le=1)
     alphabet: str = knob("D4", "safe")
     quirk: bool = knob("D14", False)
-    rectify: Literal["spell", "llm", "paper", "none"] = knob("D5", "spell")
+    rectify: Literal["spell", "llm", "both", "none"] = knob("D5", "spell")
     coherence: bool = knob("D5", True)
     min_unigram: float = knob("D6", 5e8, ge=0)
     temperature: float = knob("D7", 0.0, ge=0, le=1)

@@ -6,7 +6,9 @@ import functools
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +17,7 @@ from steelyard import rng
 from steelyard.contracts import Arrays
 from steelyard.data.safety import harmful_prompts, jailbreak_artifacts, safe_prompts, xstest
 from steelyard.guard.dr_smoothing import topic
-from steelyard.guard.dr_smoothing.attack import STYLES, attack
+from steelyard.guard.dr_smoothing.attack import STYLES, Search, attack
 from steelyard.guard.dr_smoothing.victim import EmbeddingGuard, train_guard
 from steelyard.models import minilm
 
@@ -67,7 +69,7 @@ def prepare(data: Arrays) -> Arrays:
     """Train the guard and attack every forbidden prompt once: the arms of all seeds then see the same suffixes.
 
     Suffixes of an earlier run of this function are read from the file beside this module when they were made for the
-    same guard; the arm without a defence shows whether they get through.
+    same guard with the same settings of the attack; the arm without a defence shows whether they get through.
     """
     guard = train_guard([str(text) for text in data["train"]], data["labels"].tolist())
     made: dict[str, NDArray[np.generic]] = {"weights": guard.weights, "bias": np.array(guard.bias)}
@@ -113,19 +115,28 @@ def suffix_table(prepared: Arrays, data: Arrays) -> dict[str, dict[str, str]]:
 
 def renew_suffixes(path: Path = _CACHE) -> None:
     """Attack the prompts of both tasks anew and write the file of suffixes."""
-    found = {}
+    found: dict[str, Any] = {"settings": attack_settings()}
     for load in (load_topic, load_harmful):
         data = load()
         found[guard_key(data)] = suffix_table(prepare(data), data)
     path.write_text(json.dumps(found, indent=0, sort_keys=True) + "\n", encoding="utf-8")
-    _cached.cache_clear()
+    _file.cache_clear()
+
+
+def attack_settings() -> dict[str, Any]:
+    """Return what the attack may spend and what its suffixes are made of: other settings give other suffixes."""
+    return {"search": asdict(Search()), "styles": {name: asdict(style) for name, style in STYLES.items()}}
+
+
+def _cached(key: str) -> Mapping[str, Mapping[str, str]]:
+    found = _file()
+    known: Mapping[str, Mapping[str, str]] = found.get(key, {}) if found.get("settings") == attack_settings() else {}
+    return known
 
 
 @functools.cache
-def _cached(key: str) -> Mapping[str, Mapping[str, str]]:
-    if not _CACHE.exists():
-        return {}
-    found: Mapping[str, Mapping[str, str]] = json.loads(_CACHE.read_text(encoding="utf-8")).get(key, {})
+def _file() -> Mapping[str, Any]:
+    found: Mapping[str, Any] = json.loads(_CACHE.read_text(encoding="utf-8")) if _CACHE.exists() else {}
     return found
 
 

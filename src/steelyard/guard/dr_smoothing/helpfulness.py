@@ -12,9 +12,6 @@ from typing import Any
 
 import numpy as np
 
-# Here, before workers fork: each cell would pay seconds for it otherwise.
-import transformers.models.llama.modeling_llama  # noqa: F401
-
 from steelyard import rng
 from steelyard.contracts import Arrays, CellInput, Measured
 from steelyard.data.questions import KnowledgeQuestion, halueval
@@ -24,6 +21,10 @@ from steelyard.guard.dr_smoothing.guard_data import share_of_seed
 from steelyard.guard.dr_smoothing.result import SmoothingWarning
 from steelyard.models import smollm2
 from steelyard.models.default import load_default_lm
+from steelyard.models.hugging_face import import_transformers
+
+# Here, before workers fork: each cell would pay seconds for it otherwise.
+import_transformers("transformers.models.llama.modeling_llama")
 
 # Instruction, answer length and longest text were chosen on these rows of the source: no verdict is read from them.
 _CHOSEN_ON = frozenset((

@@ -47,7 +47,7 @@ DECISIONS = (
     Decision(
         id="D5", what="Rectifier", chosen="SymSpell with the coherence filter", source=Source.RECON,
         why="needs no language model; without the filter spelling gives the attack back",
-        alternatives=("llm", "paper: spelling, then a language model", "none: SmoothLLM", "coherence=False"),
+        alternatives=("llm", "both: spelling, then a language model", "none: SmoothLLM", "coherence=False"),
         knob="rectify",
     ),
     Decision(

@@ -66,6 +66,8 @@ def user_turns(prompt: Any, scope: Scope = "last_user", where: str = "prompt") -
         if not prompt.strip():
             raise InputError(f"{where} is empty; give the text of a request")
         return UserTurns(prompt, (0,), (prompt,))
+    if isinstance(prompt, list | tuple) and prompt and all(isinstance(one, str) for one in prompt):
+        raise InputError(f"{where} is a list of texts; use batch for several prompts")
     if not isinstance(prompt, Sequence) or not prompt:
         raise InputError(f"{where} must be text or a list of messages with role and content")
     messages = [_as_text(message, f"{where}: message {index}") for index, message in enumerate(prompt)]

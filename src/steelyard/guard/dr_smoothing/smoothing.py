@@ -48,11 +48,12 @@ class DRSmoothing:
         generate: The target: a language model, or a function from a list of prompts to a list of texts. May be left
             out here and given with each call.
         disrupt: A kernel, a function ``f(text, rng) -> text``, a list of them (one is drawn per copy), or "random".
-            Default: swap 10 % of the characters.
+            Default: swap ``q`` of the characters.
+        q: Share of the characters for the default ``disrupt``; other kernels take a share of their own.
         rectify: A rectifier, a function from a text to a text, or None (no rectification: SmoothLLM). Default:
             :class:`SpellRectifier`.
         judge: A judge, or a function from an answer to a bool (True: complied). Default: :class:`PrefixJudge`.
-        n: Copies; an odd number leaves no ties.
+        n: Copies. 10 is the paper's standard; an odd number, such as 9, leaves no ties.
         gamma: Vote threshold in [0, 1).
         seed: Root of all draws; None draws a fresh one per call, which the result tells.
         judge_tokens: Judge answers of so many tokens and let only the winner's go on to its end.
@@ -75,6 +76,7 @@ class DRSmoothing:
         generate: Any = None,
         *,
         disrupt: Any = None,
+        q: float | None = None,
         rectify: Any = "spell",
         judge: Any = None,
         n: int = 10,
@@ -105,7 +107,7 @@ class DRSmoothing:
         if dedupe is True and self.sampling.get("temperature", 0) != 0:
             raise InputError("dedupe=True needs temperature 0: equal copies would answer differently above it")
         self.generate = None if generate is None else as_lm(generate)
-        self.disrupt = as_kernel(disrupt_swap(q=0.10) if disrupt is None else disrupt)
+        self.disrupt = _kernel(disrupt, q)
         spell = isinstance(rectify, str) and rectify == "spell"
         self.rectify = None if rectify is None else as_rectifier(SpellRectifier() if spell else rectify)
         self.judge = as_judge(PrefixJudge() if judge is None else judge, catch=on_judge_error != "raise")
@@ -166,7 +168,8 @@ class DRSmoothing:
     ) -> list[SmoothedResponse]:
         """Return the votes of ``n`` copies of each prompt, all of them asked, without a warning.
 
-        For estimates of the share ``p_hat`` of jailbroken copies on samples of their own: certificates, attacks.
+        For estimates of the share ``p_hat`` of jailbroken copies on samples of their own: attacks, and certificates,
+        which are about the defence's own vote of ``self.n``.
 
         Args:
             prompts: As for a single call.
@@ -339,6 +342,7 @@ class DRSmoothing:
             counts=vote.counts(),
             seed=vote.root,
             notes=vote.notes(self.gamma),
+            vote_n=self.n,
         )
 
 
@@ -359,6 +363,14 @@ class SmoothLLM(DRSmoothing):
         kernels: dict[str, Any] = {"swap": disrupt_swap, "insert": disrupt_insert, "patch": disrupt_patch}
         check_one_of("kind", kind, tuple(kernels))
         super().__init__(generate, disrupt=kernels[kind](q, alphabet), rectify=None, **options)
+
+
+def _kernel(disrupt: Any, q: float | None) -> Any:
+    if disrupt is None:
+        return disrupt_swap(q=0.10 if q is None else q)
+    if q is not None:
+        raise InputError("q belongs to the default disruption; give it to yours, as in disrupt=disrupt_swap(q=0.1)")
+    return as_kernel(disrupt)
 
 
 def target(own: CausalLM | None, given: Any) -> CausalLM:

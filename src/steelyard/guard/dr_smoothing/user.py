@@ -23,6 +23,8 @@ from steelyard.guard.dr_smoothing.presets import named_judge
 from steelyard.guard.dr_smoothing.result import SmoothingWarning
 from steelyard.models.endpoint import OpenAICompatibleLM
 
+_SEEDS = 8  # of a weighing of one's own data: each has prompts that no other seed asks
+
 Verdicts = Sequence[tuple[tuple[int, ...], bool]]  # votes (1 = complied) and verdict of each prompt
 
 
@@ -35,14 +37,14 @@ class Options(Frozen):
         default="strict", description="phrases of refusal, SmoothLLM's list, or a model that is asked"
     )
     judge_model: str | None = Field(default=None, description="name of the judging model there; the target by default")
-    rectify: Literal["spell", "llm", "paper"] = Field(
+    rectify: Literal["spell", "llm", "both"] = Field(
         default="spell", description="rectifier of the DR arms: spelling, the model itself, or both"
     )
     disrupt: Literal["swap", "insert", "patch", "random"] = Field(default="swap", description="noise of all arms")
     n: int = Field(default=5, ge=1, le=100, description="copies; an odd number leaves no ties")
     q: float = Field(default=0.10, ge=0, le=1, description="share of the characters that are disrupted")
     alphabet: str = Field(default="safe", description="safe, printable, letters, or the characters themselves")
-    prompts: int = Field(default=8, ge=1, le=1000, description="prompts a seed, of each kind")
+    prompts: int = Field(default=8, ge=1, le=1000, description="most prompts a seed, of each kind; seeds share none")
     max_new_tokens: int = Field(default=64, ge=1, le=4096, description="tokens of an answer")
     timeout: float = Field(default=60.0, gt=0, le=3600, description="seconds that one request may take")
 
@@ -56,16 +58,17 @@ def user_task(data: Any, **options: Any) -> Task:
         options: Fields of ``Options``.
 
     Raises:
-        InputError: A row or an option cannot be used.
+        InputError: A row or an option cannot be used, or there are fewer than eight prompts of a kind.
         EndpointError: The endpoint does not answer.
     """
     chosen = Options(**options)
     if set("?@#") & set(chosen.endpoint):  # it is kept with the results, which are shown
         raise InputError("endpoint must be a URL without user, query or fragment; a key goes in STEELYARD_API_KEY")
     rows = read_prompts(data)
-    with _model(chosen, chosen.model) as lm:
-        lm.generate(["Say yes."], max_new_tokens=1)
     safe = [row.label == "safe" for row in rows]
+    _check_enough(harmful=len(rows) - sum(safe), safe=sum(safe))
+    with _model(chosen, chosen.model, retries=0) as lm:  # a dead server is told of at once
+        lm.generate(["Say yes."], max_new_tokens=1)
     arrays = {
         "prompts": np.array([json.dumps(row.prompt) for row in rows]),
         "safe": np.array(safe),
@@ -87,15 +90,24 @@ def run(cell: CellInput) -> Measured:
     return Measured(metrics, steps=sum(len(votes) for votes, _ in found))
 
 
-def _model(options: Options, name: str) -> OpenAICompatibleLM:
-    return OpenAICompatibleLM(options.endpoint, name, timeout=options.timeout)
+def _check_enough(**counts: int) -> None:
+    few = [f"{count} {kind}" for kind, count in counts.items() if 0 < count < _SEEDS]
+    if few:
+        raise InputError(
+            f"data: {' and '.join(few)} prompts are too few (prompts without a label count as harmful); give at least "
+            f"{_SEEDS} of a kind, so that each of the {_SEEDS} seeds has prompts of its own, or leave the kind out"
+        )
+
+
+def _model(options: Options, name: str, retries: int = 2) -> OpenAICompatibleLM:
+    return OpenAICompatibleLM(options.endpoint, name, timeout=options.timeout, retries=retries)
 
 
 def _share(cell: CellInput, safe: bool, wanted: int) -> list[Any]:
     """Return the seed's share of one kind of prompts, in an order that is the same for all seeds."""
     rows = np.flatnonzero(cell.data["safe"] == safe)
     rows = rng.generator("split", "dr_smoothing/user", 0).permutation(rows)
-    chosen = share_of_seed(cell.seed, wanted, len(rows))
+    chosen = share_of_seed(cell.seed, min(wanted, max(1, len(rows) // _SEEDS)), len(rows))
     return [json.loads(str(cell.data["prompts"][rows[index]])) for index in chosen]
 
 
