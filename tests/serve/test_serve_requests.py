@@ -133,6 +133,11 @@ def test_too_many_values_are_refused():
         (b"GET / HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 5", None),  # not whole yet
         (b"GET / HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\n", "more than once"),
         (b"GET / HTTP/1.1\r\nContent-Length: 5\r\ntransfer-encoding: chunked\r\n\r\n", "more than once"),
+        (b"GET / HTTP/1.1\r\nContent-Length: 5, 5\r\n\r\n", "more than once"),
+        (b"GET / HTTP/1.1\r\ncontent-length: 5,6\r\nA: b\r\n\r\n", "more than once"),
+        (b"GET / HTTP/1.1\r\nContent-Length: 5\r\nA: b, c\r\n\r\n", None),
+        (b"GET / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\nbody", "needs HTTP/1.1"),
+        (b"GET / HTTP/1.0\r\nContent-Length: 5\r\n\r\nhello", None),
         (b"GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nbody", None),
         (b"GET / HTTP/1.1\r\nTransfer-Encoding: chunked, gzip\r\n\r\nbody", "only transfer encoding"),
         (b"GET / HTTP/1.1\r\nA: b\r\n c\r\n\r\n", "folded"),
