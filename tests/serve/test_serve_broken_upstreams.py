@@ -404,7 +404,8 @@ def test_errors_have_a_type_for_every_status():
 @pytest.mark.parametrize(("stop", "reason"), [(None, "length"), ("", "stop")])
 def test_a_local_answer_says_whether_it_was_cut(stop, reason):
     lm = tiny_random_lm()
-    ask = {**ASK, "max_tokens": 4, "temperature": 0}
+    asked = [{"role": "user", "content": "Tell me about the moon, please."}]
+    ask = {"messages": asked, "max_tokens": 4, "temperature": 0}
     whole = asked_of(make_app(LocalUpstream(lm)), ask).json()["choices"][0]["message"]["content"]
     if stop is not None:
         ask["stop"] = whole[:1]

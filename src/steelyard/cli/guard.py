@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from steelyard.cli.command import Command, JsonOption, print_json, quiet_libraries
+from steelyard.cli.command import INTERRUPTED, Command, JsonOption, print_json, quiet_libraries
 from steelyard.cli.guard_figures import certify, score
-from steelyard.cli.local_model import local_model
+from steelyard.cli.local_model import defence_of, language_model, load_dictionary, loading, local_model, model_name
 from steelyard.cli.progress import counted
 from steelyard.errors import InputError
 from steelyard.extras import require
+from steelyard.models.paths import printable
 
 UpstreamOption = Annotated[
     str | None,
@@ -30,6 +33,10 @@ JudgeOption = Annotated[str, typer.Option("--judge", help="What judges an answer
 TokensOption = Annotated[int, typer.Option("--max-tokens", min=1, help="Tokens of an answer.")]
 KEY_VARIABLE = "STEELYARD_API_KEY"
 CLIENT_KEY_VARIABLE = "STEELYARD_CLIENT_KEY"
+SPELLING = (
+    "note: the spelling rectifier rewrites the user's text and drops words it does not know (names, code, other "
+    "languages than English), so harmless answers change; else --rectify llm with a good model, or --defence smoothllm"
+)
 EXAMPLE = "Explain in two sentences why leaves change their colour in autumn."
 
 app = typer.Typer(
@@ -42,7 +49,9 @@ app = typer.Typer(
 @app.callback()
 def _quiet() -> None:
     quiet_libraries()
-    warnings.filterwarnings("ignore", message="at least gamma of the copies")  # it stands in the record of each vote
+    # what a vote warns of stands in its record
+    warnings.filterwarnings("ignore", category=UserWarning, module=r"steelyard\.guard\.")
+    warnings.showwarning = lambda message, *_: typer.echo(f"note: {printable(str(message))}", err=True)
 
 
 def serve(
@@ -59,6 +68,10 @@ def serve(
     detect: Annotated[
         bool, typer.Option("--detect", help="Score every answer for being made up, in the field x_discrepancy.")
     ] = False,
+    threshold: Annotated[
+        float | None,
+        typer.Option("--threshold", help="With --detect: higher scores count as made up. Default: scores only."),
+    ] = None,
     port: Annotated[int, typer.Option("--port", help="Port on 127.0.0.1; 0 picks a free one.")] = 8766,
 ) -> None:
     """Serve an OpenAI-compatible API on 127.0.0.1 that answers through a defence.
@@ -66,31 +79,45 @@ def serve(
     Point a client's base URL at it. Each answer carries its vote in the field x_smoothing. If the variable
     STEELYARD_CLIENT_KEY is set, clients must send it as their API key.
     """
+    if threshold is not None and not (detect and math.isfinite(threshold)):
+        raise InputError("--threshold must be a finite number, and needs --detect")
     proxy = require("steelyard.serve.guard_proxy", "serve")
     upstreams = require("steelyard.serve.upstream", "serve")
     client_key = os.environ.get(CLIENT_KEY_VARIABLE) or None
     lm = None if upstream is not None else local_model(model)
-    source = upstreams.LocalUpstream(lm, _name(model)) if lm is not None else upstreams.HttpUpstream(upstream, model)
+    local = upstream is None
+    source = upstreams.LocalUpstream(lm, model_name(model)) if local else upstreams.HttpUpstream(upstream, model)
     adapter = None
     if defence != "none":
         asks = "llm" in (rectify, judge) or rectify == "both" or defence == "paper"
-        helper = (lm or _language_model(upstream, model)) if asks else None
+        helper = (lm or language_model(upstream, model)) if asks else None
         # an attack may stand in any turn of the user, with a harmless one behind it
-        guard = _defence(defence, helper, n, q, rectify, judge, seed=None, early_stop=early_stop, scope="all_user")
+        guard = defence_of(defence, helper, n, q, rectify, judge, seed=None, early_stop=early_stop, scope="all_user")
         adapter = require("steelyard.guard.dr_smoothing.openai", "guard").SmoothingDefence(guard)
-    detector = _detector(lm) if detect else None
-    proxy.run(proxy.make_app(source, adapter, detector, client_key=client_key), port)
+    detector = _detector(lm, threshold) if detect else None
+    app_ = proxy.make_app(source, adapter, detector, client_key=client_key)
+    if _spells(defence, rectify):
+        load_dictionary()
+        typer.echo(SPELLING, err=True)
+    if adapter is None and detector is None:
+        typer.echo("note: --defence none without --detect guards nothing: requests pass through", err=True)
+    proxy.run(app_, port)
 
 
-def _detector(lm: Any) -> Any:
+def _spells(defence: str, rectify: str) -> bool:
+    return defence == "paper" or (defence in ("dr", "rectify") and rectify in ("spell", "both"))
+
+
+def _detector(lm: Any, threshold: float | None) -> Any:
     """Return the detector of the proxy: by the local model's states, or by an encoder where the model is elsewhere."""
-    adapters = require("steelyard.guard.discrepancy.openai", "guard")
     if lm is not None:
         detector = require("steelyard.guard.discrepancy.detector", "guard").EmbeddingDiscrepancy(lm)
-        return adapters.DiscrepancyDetector(detector)
-    embedder = require("steelyard.models", "models").load_default_embedder()
-    black_box = require("steelyard.guard.discrepancy.black_box", "guard").BlackBoxDiscrepancy(embedder)
-    return adapters.DiscrepancyDetector(black_box)
+    else:
+        loading("the sentence encoder")
+        embedder = require("steelyard.models", "models").load_default_embedder()
+        detector = require("steelyard.guard.discrepancy.black_box", "guard").BlackBoxDiscrepancy(embedder)
+    detector.threshold = threshold
+    return require("steelyard.guard.discrepancy.openai", "guard").DiscrepancyDetector(detector)
 
 
 def demo(
@@ -107,13 +134,15 @@ def demo(
     """Show a defence at work in a local page: a prompt, its copies and votes, the bound, the undefended answer."""
     page = require("steelyard.serve.guard_page", "serve")
     presets = require("steelyard.guard.dr_smoothing.presets", "guard")
-    lm = _language_model(upstream, model)
-    guard = _defence("dr", lm, n, q, rectify, judge, seed=None, sampling={"max_new_tokens": max_tokens})
-    name = _name(model) if upstream is None else model
+    lm = language_model(upstream, model)
+    guard = defence_of("dr", lm, n, q, rectify, judge, seed=None, sampling={"max_new_tokens": max_tokens})
+    name = model_name(model) if upstream is None else model
     about = (
         f"{name} is asked once plainly, and once in {n} copies whose characters "
-        f"are disrupted (q = {q:g}) and then repaired ({rectify}); the copies vote."
+        f"are disrupted (q = {q:g}) and then repaired ({rectify}); the copies vote. Equal copies are asked once."
     )
+    if _spells("dr", rectify):
+        load_dictionary()
     page.run(page.make_page_app(lambda prompt: presets.side_by_side(guard, prompt), about, EXAMPLE), port, open_)
 
 
@@ -136,53 +165,58 @@ def replay(
     kept: Annotated[
         Path | None, typer.Option("--kept", metavar="FILE", help="Outcomes are kept here; the same command goes on.")
     ] = None,
+    answers: Annotated[
+        Path | None,
+        typer.Option("--answers", metavar="FILE", help="Append the answers of this run, as JSON Lines, to read them."),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Replay recorded jailbreak prompts through several defences: how often the model complies, at what cost.
 
-    The judge calls an answer compliance unless it looks like a refusal; read a few answers before you trust it.
+    The judge calls an answer compliance unless it looks like a refusal; read a few (--answers) before you trust it.
+    `steelyard data path jailbreakbench` says where recorded prompts lie.
     """
     replays = require("steelyard.guard.dr_smoothing.replay", "guard")
     found = replays.read_artifacts(artifacts)
     prompts = found.prompts[:limit]
-    lm = _language_model(upstream, model)
     names = [name.strip() for name in defences.split(",") if name.strip()]
     if not names:
         raise InputError("--defences names none; e.g. --defences none,dr")
-    sampling = {"max_new_tokens": max_tokens, "temperature": 0.0}
-    built = {name: _defence(name, lm, n, q, rectify, judge, seed=seed, sampling=sampling) for name in names}
     settings = f"{upstream}|{model}|{n}|{q}|{rectify}|{judge}|{max_tokens}|{seed}"
-    judged = require("steelyard.guard.dr_smoothing.presets", "guard").named_judge(judge, lm)
-    with counted("replaying") as progress:
-        lines = replays.replay(prompts, built, judged, settings, kept, progress)
+    total, held = len(prompts) * len(names), partial(replays.count_kept, prompts, names, settings, kept)
+    built: dict[str, Any] = dict.fromkeys(names)
+    judged: Any = None
+    if held() < total:  # else nothing is left to ask
+        lm = language_model(upstream, model)
+        sampling = {"max_new_tokens": max_tokens, "temperature": 0.0}
+        built = {name: defence_of(name, lm, n, q, rectify, judge, seed=seed, sampling=sampling) for name in names}
+        judged = require("steelyard.guard.dr_smoothing.presets", "guard").named_judge(judge, lm)
+    if answers is not None and held():
+        typer.echo(f"note: {held()} of {total} outcomes are kept; their answers are not asked for again", err=True)
+    try:
+        with counted("replaying") as progress:
+            lines = replays.replay(prompts, built, judged, settings, kept, progress, answers)
+    except KeyboardInterrupt:
+        said = f"{held()} of {total} outcomes are kept; the same command goes on" if kept else "nothing is kept"
+        typer.echo(f"steelyard: interrupted; {said}", err=True)
+        raise typer.Exit(INTERRUPTED) from None
     if json:
         print_json({"prompts": len(prompts), "without_prompt": found.without, "defences": replays.as_rows(lines)})
         return
     if found.without:
         typer.echo(f"{found.without} rows without a prompt were left out", err=True)
-    typer.echo(f"{'defence':10} {'prompts':>7} {'complied':>9}   95 % interval    calls a prompt")
+    _print_table(lines, "paper" in names or rectify in ("llm", "both"))
+
+
+def _print_table(lines: Any, asks: bool) -> None:
+    """Print one line per defence; ``asks``: a language model repairs."""
+    typer.echo(f"{'defence':10} {'prompts':>7} {'complied':>9}   95 % interval    calls a prompt   repairs a prompt")
     for line in lines:
         interval = f"[{line.low:.3f}, {line.high:.3f}]"
-        typer.echo(f"{line.defence:10} {line.prompts:7} {line.rate:9.3f}   {interval}   {line.calls_per_prompt:9.1f}")
-
-
-def _defence(name: str, lm: Any, n: int, q: float, rectify: str, judge: str, **options: Any) -> Any:
-    presets = require("steelyard.guard.dr_smoothing.presets", "guard")
-    return presets.named_defence(name, lm, n=n, q=q, rectify=rectify, judge=judge, **options)
-
-
-def _language_model(upstream: str | None, model: str | None) -> Any:
-    """Return the model at an endpoint, or the local one."""
-    if upstream is None:
-        return local_model(model)
-    if model is None:
-        raise InputError("--upstream needs --model, the name that the server knows it by")
-    models = require("steelyard.models", "models")
-    return models.OpenAICompatibleLM(upstream, model)
-
-
-def _name(model: str | None) -> str:
-    return "SmolLM2-135M-Instruct" if model is None else Path(model).name
+        costs = f"{line.calls_per_prompt:14.1f}   {line.repairs_per_prompt:16.1f}"
+        typer.echo(f"{line.defence:10} {line.prompts:7} {line.rate:9.3f}   {interval} {costs}")
+    if asks:
+        typer.echo("a repair by a language model (--rectify llm or both, or paper) is one more call of it", err=True)
 
 
 for command in (

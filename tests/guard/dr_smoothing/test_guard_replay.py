@@ -4,19 +4,20 @@ import pytest
 from scipy.stats import binomtest
 
 from steelyard.errors import InputError
-from steelyard.guard.dr_smoothing.replay import Line, read_artifacts, replay
+from steelyard.guard.dr_smoothing.replay import Line, count_kept, read_artifacts, replay
 
 
 class Answered:
     def __init__(self, response, calls):
         self.response, self.calls = response, calls
+        self.counts = {"rectifier_calls": 2 * calls}
 
 
 class Upper:
     """Complies with prompts that hold a capital; counts what it was asked."""
 
-    def __init__(self, calls=3):
-        self.asked, self.calls = [], calls
+    def __init__(self, calls=3, n=1):
+        self.asked, self.calls, self.n = [], calls, n
 
     def batch(self, prompts):
         self.asked += prompts
@@ -35,6 +36,7 @@ def test_the_table_counts_what_the_judge_says():
     interval = binomtest(6, 21).proportion_ci(0.95, "exact")
     for line, calls in zip(lines, (3, 9), strict=True):
         assert (line.prompts, line.complied, line.calls_per_prompt) == (21, 6, calls)
+        assert line.repairs_per_prompt == 2 * calls
         assert line.rate == 6 / 21
         assert (line.low, line.high) == pytest.approx((interval.low, interval.high), abs=1e-12)
     all_, none = (replay(PROMPTS, {"x": Upper()}, lambda _, said=said: said)[0] for said in (True, False))
@@ -69,15 +71,16 @@ def test_a_cut_line_is_asked_again(tmp_path):
 def test_an_interruption_keeps_what_was_asked(tmp_path):
     class Breaks(Upper):
         def batch(self, prompts):
-            if len(self.asked) >= 8:
+            if len(self.asked) >= 6:
                 raise KeyboardInterrupt
             return super().batch(prompts)
 
     with pytest.raises(KeyboardInterrupt):
-        replay(PROMPTS, {"one": Breaks()}, complies, "", tmp_path / "kept")
+        replay(PROMPTS, {"one": Breaks(n=5)}, complies, "", tmp_path / "kept")
+    assert count_kept(PROMPTS, ["one"], "", tmp_path / "kept") == 6
     after = Upper()
     replay(PROMPTS, {"one": after}, complies, "", tmp_path / "kept")
-    assert after.asked == PROMPTS[8:]
+    assert after.asked == PROMPTS[6:]
 
 
 def test_another_file_is_not_written_to(tmp_path):
@@ -116,3 +119,17 @@ def test_other_files_are_refused(tmp_path, content, said):
         read_artifacts(path)
     with pytest.raises(InputError, match="cannot be read"):
         read_artifacts(tmp_path / "none.json")
+
+
+def test_progress_goes_by_prompts_where_copies_are_many():
+    seen = []
+    replay(PROMPTS[:3], {"one": Upper(n=50)}, complies, progress=lambda *counts: seen.append(counts))
+    assert seen == [(1, 3, "one"), (2, 3, "one"), (3, 3, "one")]
+
+
+def test_answers_are_written_where_asked_for(tmp_path):
+    path = tmp_path / "answers.jsonl"
+    replay(PROMPTS, {"one": Upper()}, complies, answers=path)
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [row["prompt"] for row in rows] == PROMPTS
+    assert rows[0] == {"defence": "one", "prompt": "A 0", "response": "yes", "complied": True}

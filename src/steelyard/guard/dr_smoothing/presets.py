@@ -60,7 +60,7 @@ def named_defence(
             rectified copies), or "paper" (a random disruption per copy, spelling, then a paraphrase by ``lm``).
         lm: The target; rectifier and judge by a language model ask it too.
         n: Copies, where there are copies.
-        q: Share of the characters that are disrupted.
+        q: Share of the characters that are disrupted; at least one, if any.
         rectify: Name of the rectifier.
         judge: Name of the judge.
         **options: Further arguments of :class:`DRSmoothing`: seed, early_stop, sampling, …
@@ -78,7 +78,7 @@ def named_defence(
     if name == "paper":
         return DRSmoothing.paper(lm, n=n, **options)
     repair = named_rectifier(rectify, lm) if name == "dr" else None
-    return DRSmoothing(lm, n=n, disrupt=disrupt_swap(q=q), rectify=repair, **options)
+    return DRSmoothing(lm, n=n, disrupt=disrupt_swap(q=q, min_chars=1), rectify=repair, **options)
 
 
 def side_by_side(guard: DRSmoothing, prompt: str, confidence: float = 0.99) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def side_by_side(guard: DRSmoothing, prompt: str, confidence: float = 0.99) -> d
     plain = NoDefence(guard.generate, judge=guard.judge, seed=guard.seed, sampling=guard.sampling)(prompt)
     found = guard(prompt)
     complied = sum(found.votes)
-    verdict = "the model complies" if found.jailbroken else "the model refuses"
+    verdict = "most copies complied" if found.jailbroken else "most copies did not: the model refuses"
     return {
         "undefended": plain.response,
         "response": found.response,
@@ -111,6 +111,8 @@ def _shown(copy: Any) -> Mapping[str, Any]:
 
 
 def _bound(found: SmoothedResponse, confidence: float) -> str:
+    if found.jailbroken:
+        return "Most copies complied; nothing is certified."
     least = math.floor(1000 * found.certificate(confidence).success) / 1000  # not rounded up
     return (
         f"From these {len(found.votes)} copies, at {confidence:.0%} confidence: a fresh vote of {found.n} on this "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,7 +14,7 @@ from steelyard.errors import InputError
 from steelyard.guard.dr_smoothing.arguments import upper_limit
 
 MAX_FILE_BYTES = 64_000_000
-CHUNK = 8  # prompts asked at once; a chunk is the most that an interruption loses
+CHUNK = 16  # copies asked at once, of at least one prompt; a chunk is the most that an interruption loses
 
 
 class Asked(Protocol):
@@ -22,6 +22,7 @@ class Asked(Protocol):
 
     response: str
     calls: int
+    counts: Mapping[str, int]
 
 
 class Defence(Protocol):
@@ -42,7 +43,10 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Line:
-    """One defence's line of the table; the interval is Clopper and Pearson's, 95 %."""
+    """One defence's line of the table; the interval is Clopper and Pearson's, 95 %.
+
+    ``repairs_per_prompt`` counts the copies that went through the rectifier: one more call each where it is a model.
+    """
 
     defence: str
     prompts: int
@@ -51,6 +55,7 @@ class Line:
     low: float
     high: float
     calls_per_prompt: float
+    repairs_per_prompt: float
 
 
 def read_artifacts(path: str | Path) -> Recorded:
@@ -93,6 +98,7 @@ def replay(
     settings: str = "",
     kept: str | Path | None = None,
     progress: Callable[[int, int, str], None] | None = None,
+    answers: str | Path | None = None,
 ) -> list[Line]:
     """Ask every prompt through every defence and count the answers that comply.
 
@@ -102,10 +108,11 @@ def replay(
         judge: Says whether an answer complies; the same for all defences.
         settings: Whatever else decides answers (model, seed, …): part of the key under which answers are kept.
         kept: A JSONL file that outcomes (no answers) are appended to; the ones that it holds are not asked again.
-        progress: Called with (done, total, defence).
+        progress: Called with (done, total, defence), in prompts.
+        answers: A JSONL file that the answers asked for in this run are appended to, with their prompts.
 
     Raises:
-        InputError: ``kept`` cannot be read or written.
+        InputError: ``kept`` or ``answers`` cannot be read or written.
     """
     known = _read_kept(kept)
     total, done = len(prompts) * len(defences), 0
@@ -114,15 +121,27 @@ def replay(
         outcomes = {}
         keys = {prompt: _key(settings, name, prompt) for prompt in prompts}
         missing = [prompt for prompt in keys if keys[prompt] not in known]
-        for chunk in _chunks(missing):
-            for prompt, result in zip(chunk, defence.batch(chunk), strict=True):
-                outcomes[keys[prompt]] = {"complied": bool(judge(result.response)), "calls": int(result.calls)}
-            _keep(kept, {keys[prompt]: outcomes[keys[prompt]] for prompt in chunk})
+        for chunk in _chunks(missing, getattr(defence, "n", 1)):
+            results = dict(zip(chunk, defence.batch(chunk), strict=True))
+            found = {prompt: _outcome(result, judge) for prompt, result in results.items()}
+            outcomes.update({keys[prompt]: outcome for prompt, outcome in found.items()})
+            _append(answers, [_answer(name, prompt, results[prompt], found[prompt]) for prompt in chunk])
+            _append(kept, [{"key": keys[prompt], **found[prompt]} for prompt in chunk])
             if progress is not None:
                 progress(done + len(prompts) - len(missing) + len(outcomes), total, name)
         done += len(prompts)
         lines.append(_line(name, [{**known, **outcomes}[keys[prompt]] for prompt in prompts]))
     return lines
+
+
+def count_kept(prompts: Sequence[str], names: Iterable[str], settings: str, kept: str | Path | None) -> int:
+    """Return how many of the outcomes of :func:`replay` the file ``kept`` holds.
+
+    Raises:
+        InputError: ``kept`` cannot be read.
+    """
+    known = _read_kept(kept)
+    return sum(_key(settings, name, prompt) in known for name in names for prompt in prompts)
 
 
 def as_rows(lines: Sequence[Line]) -> list[dict[str, Any]]:
@@ -133,13 +152,23 @@ def as_rows(lines: Sequence[Line]) -> list[dict[str, Any]]:
 def _line(name: str, outcomes: Sequence[Mapping[str, Any]]) -> Line:
     count, complied = len(outcomes), sum(outcome["complied"] for outcome in outcomes)
     low, high = 1 - upper_limit(count - complied, count, 0.975), upper_limit(complied, count, 0.975)
-    calls = sum(outcome["calls"] for outcome in outcomes) / count
-    return Line(name, count, complied, complied / count, low, high, calls)
+    calls, repairs = (sum(outcome[each] for outcome in outcomes) / count for each in ("calls", "repairs"))
+    return Line(name, count, complied, complied / count, low, high, calls, repairs)
 
 
-def _chunks(prompts: Sequence[str]) -> Iterator[Sequence[str]]:
-    for start in range(0, len(prompts), CHUNK):
-        yield prompts[start : start + CHUNK]
+def _outcome(result: Asked, judge: Callable[[str], bool]) -> dict[str, Any]:
+    repairs = int(result.counts.get("rectifier_calls", 0))
+    return {"complied": bool(judge(result.response)), "calls": int(result.calls), "repairs": repairs}
+
+
+def _answer(name: str, prompt: str, result: Asked, outcome: Mapping[str, Any]) -> dict[str, Any]:
+    return {"defence": name, "prompt": prompt, "response": result.response, "complied": outcome["complied"]}
+
+
+def _chunks(prompts: Sequence[str], copies: int) -> Iterator[Sequence[str]]:
+    size = max(1, CHUNK // max(1, copies))
+    for start in range(0, len(prompts), size):
+        yield prompts[start : start + size]
 
 
 def _key(settings: str, name: str, prompt: str) -> str:
@@ -158,26 +187,27 @@ def _read_kept(kept: str | Path | None) -> dict[str, dict[str, Any]]:
     for number, line in enumerate(lines):
         try:
             row = json.loads(line)
-            found[str(row["key"])] = {"complied": bool(row["complied"]), "calls": int(row["calls"])}
+            counts = {"calls": int(row["calls"]), "repairs": int(row["repairs"])}
+            found[str(row["key"])] = {"complied": bool(row["complied"]), **counts}
         except (ValueError, TypeError, KeyError, RecursionError):
             if number == 0 and len(lines) > 1:
                 raise InputError(f"{kept}: its first line is not an outcome of a replay; name another file") from None
     return found
 
 
-def _keep(kept: str | Path | None, outcomes: Mapping[str, Mapping[str, Any]]) -> None:
-    if kept is None:
+def _append(path: str | Path | None, rows: Sequence[Mapping[str, Any]]) -> None:
+    if path is None:
         return
-    text = "".join(json.dumps({"key": key, **outcome}) + "\n" for key, outcome in outcomes.items())
+    text = "".join(json.dumps(row) + "\n" for row in rows)
     try:
-        with open(kept, "ab+") as file:
+        with open(path, "ab+") as file:
             if file.tell() and _last_byte(file) != b"\n":  # an interruption cut the last line short
                 text = "\n" + text
             file.write(text.encode())
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        raise InputError(f"{kept} cannot be written: {error.strerror}") from None
+        raise InputError(f"{path} cannot be written: {error.strerror}") from None
 
 
 def _last_byte(file: Any) -> bytes:
