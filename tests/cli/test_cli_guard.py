@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from steelyard.cli import guard, guard_figures
+from steelyard.cli import guard, guard_figures, local_model
 from steelyard.guard import defense_success_probability
 from steelyard.models import tiny_random_lm
 
@@ -11,7 +11,7 @@ from steelyard.models import tiny_random_lm
 def tiny(monkeypatch):
     """The tiny random model in the place of every local one."""
     lm = tiny_random_lm()
-    for module in (guard, guard_figures):
+    for module in (guard, guard_figures, local_model):
         monkeypatch.setattr(module, "local_model", lambda model: lm)
     return lm
 
@@ -41,6 +41,27 @@ def test_certify_where_voting_harms(steelyard):
     assert err.startswith("note: ")
 
 
+def test_certify_names_ties_and_counts_one_copy(steelyard):
+    _, out, err = steelyard("guard", "certify", "--p", 0.2, "--n", 8)
+    assert "a tie (4 of 8) counts as a refusal" in err
+    _, out, err = steelyard("guard", "certify", "--p", 0.01, "--n", 1)
+    assert "vote of 1 copy" in out
+    assert "1 copy (the least odd number)" in out
+    assert err == ""
+
+
+def test_certify_samples_fresh_copies_of_a_prompt(steelyard, tiny, monkeypatch):
+    asked = []
+    monkeypatch.setattr(tiny, "generate", lambda prompts, **_: asked.extend(prompts) or ["Of course."] * len(prompts))
+    words = ("guard", "certify", "--prompt", "Tell me about the moon, please.", "--samples", 20, "--n", 3)
+    code, out, _ = steelyard(*words, "--max-tokens", 2, "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert (found["n"], found["n_samples"]) == (3, 20)
+    assert found["jailbroken"] == 20
+    assert len(set(asked)) > 1
+
+
 def test_certify_from_samples_never_rounds_up(steelyard):
     words = ("guard", "certify", "--jailbroken", 3, "--samples", 200)
     code, out, _ = steelyard(*words)
@@ -54,6 +75,9 @@ def test_certify_from_samples_never_rounds_up(steelyard):
     ("words", "said"),
     [
         ((), "either --p, or --jailbroken"),
+        (("--prompt", "x"), "go together"),
+        (("--p", 0.1, "--prompt", "x"), "either --p"),
+        (("--p", 0.1, "--samples", 9), "go together"),
         (("--p", 0.1, "--jailbroken", 1, "--samples", 9), "either --p"),
         (("--jailbroken", 1), "go together"),
         (("--p", 20), "fraction between 0 and 1"),
@@ -91,11 +115,14 @@ def test_score(steelyard, tiny, tmp_path):
                                                 ["It lies in the north.", None])  # fmt: skip
     assert [row["score"] for row in found["rows"][:2]] == pytest.approx(list(expected), rel=1e-4)
     assert found["rows"][2]["response"]  # answered by the model
-    assert set(found["auroc"]) == {"the score", "length of the answer alone"}
+    assert [row["label"] for row in found["rows"]] == [False, True, None]
+    assert (found["model"], found["layer"], found["pool"]) == ("SmolLM2-135M-Instruct", [1], "mean")
+    assert set(found["auroc"]) == {"score", "length"}
     code, out, err = steelyard("guard", "score", path, "--pool", "token")
     assert code == 0
     assert "row 1: Where? -> in the north of it" in out
-    assert "length of the answer alone: 0.000" in out
+    assert "2 labelled rows (0.5 = guessing" in out
+    assert "length of the answer alone  0.000" in out
     assert "cannot be compared" in err
 
 
@@ -110,6 +137,26 @@ def test_score_of_an_empty_answer_is_none(steelyard, tiny, tmp_path, monkeypatch
     assert found["rows"][0]["score"] is None
     assert found["auroc"] is None
     assert "        -  row 1" in steelyard("guard", "score", path)[1]
+
+
+@pytest.mark.parametrize("black_box", [False, True])
+def test_score_of_an_empty_response_is_null_with_a_note(steelyard, tiny, tmp_path, black_box):
+    path = write(tmp_path / "rows.jsonl", [{"question": "When?", "response": " ", "label": 1}, *ROWS[:2]])
+    how = ("--black-box",) if black_box else ()
+    code, out, err = steelyard("guard", "score", path, "--json", *how)
+    assert code == 0, err
+    first, *others = json.loads(out)["rows"]
+    assert (first["score"], first["response"]) == (None, "")
+    assert "empty" in first["note"]
+    assert all(row["score"] is not None and "note" not in row for row in others)
+    assert "1 empty response has no score" in steelyard("guard", "score", path, *how)[2]
+
+
+def test_score_checks_the_pool_before_a_model_is_loaded(steelyard, tmp_path, monkeypatch):
+    monkeypatch.setattr(guard_figures, "local_model", lambda model: pytest.fail("loaded"))
+    code, _, err = steelyard("guard", "score", write(tmp_path / "rows.jsonl", ROWS), "--pool", "median")
+    assert code == 2
+    assert "--pool must be one of mean, last, token" in err
 
 
 def test_score_shows_hostile_text_as_text(steelyard, tiny, tmp_path):
@@ -157,6 +204,43 @@ def test_replay(steelyard, tiny, tmp_path, monkeypatch):
     assert out.splitlines()[1].split()[:2] == ["none", "2"]
 
 
+def test_replay_goes_on_without_the_model_when_all_is_kept(steelyard, tiny, tmp_path, monkeypatch):
+    path, kept, answers = tmp_path / "artifact.json", tmp_path / "kept.jsonl", tmp_path / "answers.jsonl"
+    path.write_text(json.dumps(ARTIFACT))
+    words = ("guard", "replay", path, "--n", 3, "--max-tokens", 4, "--kept", kept, "--answers", answers)
+    words = (*words, "--defences", "none,dr", "--rectify", "llm")
+    _, out, err = steelyard(*words)
+    assert [len(line.split()) for line in out.splitlines()[1:]] == [7, 7]
+    assert float(out.splitlines()[2].split()[-1]) == 3
+    assert "is one more call" in err
+    assert [json.loads(line)["defence"] for line in answers.read_text().splitlines()] == ["none"] * 3 + ["dr"] * 3
+    monkeypatch.setattr(local_model, "local_model", lambda model: pytest.fail("loaded"))
+    _, again, err = steelyard(*words)
+    assert again == out
+    assert "6 of 6 outcomes are kept; their answers are not asked for again" in err
+
+
+def test_replay_interrupted(steelyard, tiny, tmp_path, monkeypatch):
+    path, kept = tmp_path / "artifact.json", tmp_path / "kept.jsonl"
+    path.write_text(json.dumps(ARTIFACT))
+    calls, generate = [], tiny.generate
+
+    def breaks(prompts, **how):
+        calls.append(prompts)
+        if len(calls) % 2 == 0:
+            raise KeyboardInterrupt
+        return generate(prompts, **how)
+
+    monkeypatch.setattr(tiny, "generate", breaks)
+    words = ("guard", "replay", path, "--n", 3, "--max-tokens", 4, "--defences", "none,smoothllm")
+    code, _, err = steelyard(*words, "--kept", kept)
+    assert code == 130
+    assert "interrupted; 3 of 6 outcomes are kept; the same command goes on" in err
+    code, _, err = steelyard(*words)
+    assert code == 130
+    assert "interrupted; nothing is kept" in err
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -194,6 +278,13 @@ def post(app, path, payload):
         return client.post(path, json=payload)
 
 
+def get(app, path):
+    from starlette.testclient import TestClient
+
+    with TestClient(app, base_url="http://127.0.0.1") as client:
+        return client.get(path).text
+
+
 CHAT = {"messages": [{"role": "user", "content": "Tell me about the moon, please."}], "max_tokens": 4}
 
 
@@ -208,8 +299,8 @@ def test_serve_the_local_model(steelyard, tiny, served):
 
 @pytest.mark.parametrize("defence", ["dr", "smoothllm", "paper"])
 def test_serve_disrupts_every_turn_of_the_user(steelyard, tiny, served, monkeypatch, defence):
-    asked, generate = [], tiny.generate
-    monkeypatch.setattr(tiny, "generate", lambda prompts, **how: asked.extend(prompts) or generate(prompts, **how))
+    asked, generate = [], tiny.generations
+    monkeypatch.setattr(tiny, "generations", lambda prompts, **how: asked.extend(prompts) or generate(prompts, **how))
     steelyard("guard", "serve", "--defence", defence, "--n", 3, "--q", 0.4)
     early = "An attack may stand up here, with something harmless behind it."
     chat = [{"role": "user", "content": early}, {"role": "assistant", "content": "Yes."}, *CHAT["messages"]]
@@ -219,8 +310,39 @@ def test_serve_disrupts_every_turn_of_the_user(steelyard, tiny, served, monkeypa
     assert all(copy[0]["content"] != early for copy in copies)
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [((), True), (("--defence", "paper"), True), (("--rectify", "llm"), False), (("--defence", "smoothllm"), False)],
+)
+def test_serve_says_what_spelling_does_before_it_serves(steelyard, tiny, served, words, said):
+    _, _, err = steelyard("guard", "serve", *words)
+    assert ("drops words it does not know" in err) == said
+    assert ("loading the dictionary" in err) == said
+    assert len(err.splitlines()) == 2 * said
+
+
+def test_serve_with_a_threshold(steelyard, tiny, served):
+    steelyard("guard", "serve", "--defence", "none", "--detect", "--threshold", -5)
+    found = post(served["app"], "/v1/chat/completions", CHAT).json()["x_discrepancy"]
+    assert (found["threshold"], found["hallucinated"]) == (-5, True)
+    for words in (("--threshold", 1), ("--detect", "--threshold", "nan")):
+        code, _, err = steelyard("guard", "serve", *words)
+        assert code == 2
+        assert "--threshold must be a finite number, and needs --detect" in err
+
+
+def test_serve_disrupts_short_prompts_and_shows_no_warning(steelyard, tiny, served, capsys):
+    steelyard("guard", "serve", "--n", 3, "--rectify", "llm")
+    chat = {**CHAT, "messages": [{"role": "user", "content": "hi"}]}
+    record = post(served["app"], "/v1/chat/completions", chat).json()["x_smoothing"]
+    assert isinstance(record["complied"], bool)
+    assert record["counts"]["undisrupted"] < 3
+    assert "Warning" not in capsys.readouterr().err
+
+
 def test_serve_without_a_defence(steelyard, tiny, served):
-    steelyard("guard", "serve", "--defence", "none")
+    _, _, err = steelyard("guard", "serve", "--defence", "none")
+    assert "guards nothing" in err
     answer = post(served["app"], "/v1/chat/completions", CHAT).json()
     assert "x_smoothing" not in answer
 
@@ -245,4 +367,6 @@ def test_demo(steelyard, tiny, served):
     shown = post(served["app"], "/ask", {"prompt": "Tell me about the moon, please."}).json()
     assert len(shown["copies"]) == 3
     assert shown["calls"] >= 2
-    assert "99% confidence" in shown["bound"]
+    complied = sum(copy["vote"] for copy in shown["copies"])
+    assert shown["bound"].startswith("Most copies complied; nothing" if complied > 1 else "From these 3 copies")
+    assert "Equal copies are asked once" in get(served["app"], "/")

@@ -13,29 +13,32 @@ import typer
 
 from steelyard.cli.command import INTERRUPTED, Command, JsonOption, print_json, quiet_libraries
 from steelyard.cli.guard_figures import certify, score
-from steelyard.cli.local_model import defence_of, language_model, load_dictionary, loading, local_model, model_name
+from steelyard.cli.local_model import (
+    CopiesOption,
+    JudgeOption,
+    ModelOption,
+    RectifyOption,
+    StrengthOption,
+    TokensOption,
+    UpstreamOption,
+    defence_of,
+    language_model,
+    load_dictionary,
+    loading,
+    local_model,
+    model_name,
+)
 from steelyard.cli.progress import counted
 from steelyard.errors import InputError
 from steelyard.extras import require
 from steelyard.models.paths import printable
 
-UpstreamOption = Annotated[
-    str | None,
-    typer.Option("--upstream", metavar="URL", help="An OpenAI-compatible server. Default: a small local model."),
-]
-ModelOption = Annotated[
-    str | None, typer.Option("--model", help="The upstream's model; without one a Hugging Face folder or a .gguf file.")
-]
-CopiesOption = Annotated[int, typer.Option("--n", min=1, max=255, help="Copies that vote; odd leaves no ties.")]
-StrengthOption = Annotated[float, typer.Option("--q", help="Share of the characters disrupted, from 0 to 1.")]
-RectifyOption = Annotated[str, typer.Option("--rectify", help="What repairs a copy: spell, llm or both.")]
-JudgeOption = Annotated[str, typer.Option("--judge", help="What judges an answer: strict, smoothllm or llm.")]
-TokensOption = Annotated[int, typer.Option("--max-tokens", min=1, help="Tokens of an answer.")]
 KEY_VARIABLE = "STEELYARD_API_KEY"
 CLIENT_KEY_VARIABLE = "STEELYARD_CLIENT_KEY"
 SPELLING = (
     "note: the spelling rectifier rewrites the user's text and drops words it does not know (names, code, other "
-    "languages than English), so harmless answers change; else --rectify llm with a good model, or --defence smoothllm"
+    "languages than English), so harmless answers change; else --rectify llm with a good model, or --defence smoothllm "
+    "(see 'avoid when' in `steelyard card dr_smoothing`)"
 )
 EXAMPLE = "Explain in two sentences why leaves change their colour in autumn."
 

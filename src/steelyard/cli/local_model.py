@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from steelyard.errors import InputError
 from steelyard.extras import require
 from steelyard.models.paths import printable
+
+UpstreamOption = Annotated[
+    str | None,
+    typer.Option("--upstream", metavar="URL", help="An OpenAI-compatible server. Default: a small local model."),
+]
+ModelOption = Annotated[
+    str | None, typer.Option("--model", help="The upstream's model; without one a Hugging Face folder or a .gguf file.")
+]
+CopiesOption = Annotated[int, typer.Option("--n", min=1, max=255, help="Copies that vote; odd leaves no ties.")]
+StrengthOption = Annotated[float, typer.Option("--q", help="Share of the characters disrupted, from 0 to 1.")]
+RectifyOption = Annotated[str, typer.Option("--rectify", help="What repairs a copy: spell, llm or both.")]
+JudgeOption = Annotated[str, typer.Option("--judge", help="What judges an answer: strict, smoothllm or llm.")]
+TokensOption = Annotated[int, typer.Option("--max-tokens", min=1, help="Tokens of an answer.")]
 
 
 def local_model(model: str | None) -> Any:

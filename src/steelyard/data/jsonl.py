@@ -46,16 +46,20 @@ def read_prompts(rows: Rows) -> list[PromptRow]:
     return [_prompt_row(row, where) for where, row in _rows(rows, "prompt")]
 
 
-def read_questions(rows: Rows) -> list[QARow]:
+def read_questions(rows: Rows, blank_response: bool = False) -> list[QARow]:
     """Read questions: ``question``, and if any ``response``, ``context``, ``answer`` (text or a list), ``label``.
 
     ``label`` says whether the response is made up: true, 1 or "hallucinated"; false, 0 or "right". Other fields are
     ignored.
 
+    Args:
+        rows: A file, or rows.
+        blank_response: Take a response without text as it is, in the place of refusing it.
+
     Raises:
         InputError: Whatever is wrong, with its row.
     """
-    return [_question_row(row, where) for where, row in _rows(rows, "question")]
+    return [_question_row(row, where, blank_response) for where, row in _rows(rows, "question")]
 
 
 def _rows(rows: Rows, field: str) -> list[tuple[str, Mapping[str, Any]]]:
@@ -115,15 +119,17 @@ def _label(value: object, where: str) -> str | None:
     raise InputError(f"{where}: 'label' must be 'harmful' or 'safe'")
 
 
-def _question_row(row: Mapping[str, Any], where: str) -> QARow:
+def _question_row(row: Mapping[str, Any], where: str, blank_response: bool) -> QARow:
     answer = row.get("answer")
     if isinstance(answer, list | tuple):
         answers = tuple(text_field({"answer": part}, "answer", where) for part in answer)
     else:
         answers = () if answer is None else (text_field(row, "answer", where),)
+    response = row.get("response")
+    blank = blank_response and isinstance(response, str) and not response.strip()
     return QARow(
         text_field(row, "question", where),
-        _optional(row, "response", where),
+        "" if blank else _optional(row, "response", where),
         _optional(row, "context", where),
         answers,
         _made_up(row.get("label"), where),

@@ -23,10 +23,10 @@
       var row = rows.insertRow();
       if (index === found.chosen) row.className = "ours";
       cell(row, String(index + 1) + (index === found.chosen ? " (returned)" : ""), "l");
+      cell(row, copy.vote ? "complied" : "refused", "l " + (copy.vote ? "open" : "none"));
+      cell(row, copy.response, "w");
       cell(row, copy.disrupted, "w");
       cell(row, copy.rectified, "w");
-      cell(row, copy.response, "w");
-      cell(row, copy.vote ? "complied" : "refused", "l " + (copy.vote ? "open" : "none"));
     });
     element("notes").textContent = "";
     found.notes.forEach(function (note) {

@@ -94,7 +94,7 @@ def _bounded(value: Any) -> Any:
 def _page(about: str, example: str) -> str:
     head = "".join(
         f'<th scope="col" class="l">{name}'
-        for name in ("Copy", "Disrupted", "Rectified: what the model was asked", "Its answer", "Vote")
+        for name in ("Copy", "Vote", "Its answer", "Disrupted", "Rectified: what the model was asked")
     )
     body = f"""<h1>A vote over damaged copies</h1><p class="lead">{pages.text(about)}</p>
 <article><form id="ask"><label for="prompt"><b>A prompt</b></label>

@@ -97,8 +97,8 @@ class SmoothedResponse:
     def to_dict(self, confidence: float = 0.99) -> dict[str, Any]:
         """Return the record that a proxy adds to an answer; it holds no text of the prompt or of the answers.
 
-        ``complied`` is the verdict: the model did what it was asked, which is right for a harmless prompt. ``certified``
-        is the certified probability of a successful defence, or None for a single call and after an
+        ``complied`` is the verdict: the model did what it was asked, which is right for a harmless prompt.
+        ``certified`` is the certified probability of a successful defence, or None for a single call and after an
         early stop.
         """
         sampled = self.n > 1 and len(self.votes) == self.n
