@@ -54,6 +54,8 @@ class Limits:
         body_bytes: Size of a request's body.
         messages: Turns of a request.
         characters: Characters of all texts of a request together.
+        guarded_characters: Characters of a user's turns while a guard is on, counted once for every copy that a defence
+            makes of them: repairing the spelling takes up to 60 microseconds a character.
         copies: Upstream calls for one request: the copies of a defence and what it asks besides; also ``n``.
         concurrency: Requests at once; one more is answered 429.
         connections: Open connections; one more is answered 503.
@@ -71,6 +73,7 @@ class Limits:
     body_bytes: int = 2 * 2**20
     messages: int = 1000
     characters: int = 1_000_000
+    guarded_characters: int = 300_000
     copies: int = 256
     concurrency: int = 128
     connections: int = 512
@@ -217,6 +220,23 @@ def guarded_messages(request: ChatRequest, payload: Mapping[str, Any]) -> list[d
             "messages must end in a user's turn while a guard is on, and every user's turn must have text", "messages"
         )  # some servers go on in a last turn of the assistant's
     return turns
+
+
+def check_work(turns: Sequence[Mapping[str, str]], copies: int, limits: Limits) -> None:
+    """Refuse a conversation that is too much work for a guard.
+
+    Raises:
+        ProxyError: 413.
+    """
+    length = sum(len(turn["content"]) for turn in turns if turn["role"] == "user")
+    if length * copies > limits.guarded_characters:
+        raise refused(
+            f"the user's turns hold {length} characters; with {copies} copies of them at most "
+            f"{limits.guarded_characters // copies} are accepted while a guard is on",
+            "messages",
+            "too_large",
+            413,
+        )
 
 
 _NAME = re.compile(r"[A-Za-z0-9_\-]{1,40}", re.ASCII)

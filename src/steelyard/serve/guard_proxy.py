@@ -9,8 +9,8 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import uvicorn
@@ -30,6 +30,7 @@ from steelyard.serve.chat_api import (
     Limits,
     ProxyError,
     add_usage,
+    check_work,
     chunk_events,
     completion_body,
     event,
@@ -64,6 +65,11 @@ class Answer(NamedTuple):
 class Complete(Protocol):
     """Asks the upstream; called in the worker thread, waits for the answers."""
 
+    @property
+    def closed(self) -> bool:
+        """Whether the request has ended: a defence that computes for long looks now and then, and ends as well."""
+        ...
+
     def __call__(
         self,
         conversations: Sequence[Sequence[Mapping[str, str]]],
@@ -76,7 +82,10 @@ class Complete(Protocol):
 
 
 class Defence(Protocol):
-    """Answers a conversation by asking the upstream as often as it likes."""
+    """Answers a conversation by asking the upstream as often as it likes.
+
+    An attribute ``copies``, where there is one, says how many times it works through the user's text.
+    """
 
     def answer(self, messages: list[dict[str, str]], complete: Complete) -> Answer:
         """Return the answer; called in a worker thread."""
@@ -123,7 +132,7 @@ def make_app(
 
     app = FastAPI(title="steelyard guard", docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=lifespan)
     app.state.limits, app.state.metrics = limits, metrics
-    app.add_middleware(RequestChecks, limits=limits, metrics=metrics, client_key=client_key)
+    app.add_middleware(RequestChecks, limits=limits, metrics=metrics, client_key=client_key, outlived=proxy.outlived)
     _add_handlers(app)
     shaped = {"description": "An error in OpenAI's shape"}
     replies: dict[int | str, dict[str, Any]] = dict.fromkeys((400, 401, 403, 413, 415, 429, 500, 502, 504), shaped)
@@ -190,6 +199,7 @@ class _Proxy:
         self._upstream, self._defence, self._detector = upstream, defence, detector
         self._limits, self._metrics = limits, metrics
         self._threads = ThreadPoolExecutor(limits.concurrency, thread_name_prefix="steelyard-guard")
+        self._outlived: set[Future[Any]] = set()
 
     async def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -217,7 +227,9 @@ class _Proxy:
                 return await self._streamed(self._forwarded_stream(payload))
             answer = self._forwarded(payload)
         else:
-            answer = self._guarded(payload, guarded_messages(asked, payload))
+            turns = guarded_messages(asked, payload)
+            check_work(turns, getattr(self._defence, "copies", 1), self._limits)
+            answer = self._guarded(payload, turns)
         if asked.stream:
             usage = bool((asked.stream_options or {}).get("include_usage"))
             return await self._streamed(_late(answer, usage))
@@ -260,23 +272,34 @@ class _Proxy:
     async def _guarded(self, payload: Mapping[str, Any], messages: list[dict[str, str]]) -> dict[str, Any]:
         """Return the completion that leaves; whatever fails on the way is an error, never an answer."""
         calls = Calls(self._ask, payload, self._limits)
-        loop = asyncio.get_running_loop()
         extra: dict[str, Any] = {}
         try:
             if self._defence is None:
                 text = (await calls.ask([messages], None, None))[0]
             else:
-                defended = self._defence.answer
-                work = loop.run_in_executor(self._threads, defended, messages, calls.complete)
-                text, extra = _checked_answer(await _or_fail(work, "defence"))
+                text, extra = _checked_answer(await self._worked("defence", self._defence.answer, messages, calls))
                 self._metrics.verdict(extra.get("x_smoothing"))
             if self._detector is not None:
-                scored = loop.run_in_executor(self._threads, self._detector.score, messages, text)
-                extra = {**extra, **_checked_extra(await _or_fail(scored, "detector"), "detector")}
+                scored = await self._worked("detector", self._detector.score, messages, text)
+                extra = {**extra, **_checked_extra(scored, "detector")}
         finally:
             calls.close()
         body = completion_body(calls.model, text, calls.finish_reasons.get(text, "stop"), add_usage(calls.completions))
         return {**body, **extra}
+
+    async def _worked(self, who: str, work: Callable[..., T], *args: object) -> T:
+        """Return what ``work`` returns in a thread; one that outlives its request keeps the request's place."""
+        running = self._threads.submit(work, *args)
+        try:
+            return await _or_fail(asyncio.wrap_future(running), who)
+        finally:
+            if not running.done():
+                self._outlived.add(running)
+                running.add_done_callback(self._outlived.discard)
+
+    def outlived(self) -> int:
+        """Return how many threads work for requests that have ended."""
+        return len(self._outlived)
 
     async def _streamed(self, source: AsyncGenerator[bytes, None]) -> Response:
         """Return a response that begins with the first event, or with a comment when that takes its time.

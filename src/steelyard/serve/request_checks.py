@@ -16,7 +16,7 @@ import math
 import re
 import time
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
@@ -221,12 +221,20 @@ class RequestChecks:
         limits: What is accepted.
         metrics: Where requests and refusals are counted.
         client_key: The key that clients must send as ``Authorization: Bearer``; None accepts any.
+        outlived: Returns how many threads still work for requests that have ended; each keeps its place.
     """
 
-    def __init__(self, app: ASGIApp, limits: Limits, metrics: Metrics, client_key: str | None) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        limits: Limits,
+        metrics: Metrics,
+        client_key: str | None,
+        outlived: Callable[[], int] = lambda: 0,
+    ) -> None:
         self._app, self._limits, self._metrics = app, limits, metrics
         self._digest = None if client_key is None else hashlib.sha256(client_key.encode()).digest()
-        self._running = 0
+        self._running, self._outlived = 0, outlived
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or hand it on."""
@@ -255,7 +263,7 @@ class RequestChecks:
         check_head(scope, self._limits)
         if scope["path"] != _OPEN:
             self._check_key(scope)
-            if self._running > self._limits.concurrency:
+            if self._running + self._outlived() > self._limits.concurrency:
                 raise refused("too many requests at once; try again", code="too_many_requests", status=429)
         body = b""
         if scope["method"] in ("POST", "PUT", "PATCH"):

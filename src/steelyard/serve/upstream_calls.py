@@ -44,7 +44,12 @@ class Calls:
         name = next((name for name in names if isinstance(name, str)), self._base.get("model"))
         return name[:300] if isinstance(name, str) else "unknown"
 
-    def complete(
+    @property
+    def closed(self) -> bool:
+        """Whether the request has ended, so that work for it is in vain."""
+        return self._closed
+
+    def __call__(
         self,
         conversations: Sequence[Sequence[Mapping[str, str]]],
         *,

@@ -8,6 +8,7 @@ import pytest
 
 from steelyard.errors import InputError, UnsupportedError
 from steelyard.guard import DRSmoothing, NoDefence, SmoothingDefence, SmoothLLM
+from steelyard.guard.dr_smoothing.ending import RequestEndedError
 from steelyard.guard.dr_smoothing.openai import CompletionLM, as_messages
 
 pytestmark = [
@@ -88,3 +89,27 @@ def test_the_upstream_as_a_language_model():
         lm.logprobs(["a"], ["b"])
     with pytest.raises(UnsupportedError):
         lm.hidden_states(["a"], ["b"], [0])
+
+
+def test_no_copy_is_drawn_for_a_request_that_has_ended():
+    drawn = []
+
+    class Closing(Upstream):
+        @property
+        def closed(self):
+            return len(drawn) == 2
+
+    def noise(text, rng):
+        drawn.append(text)
+        return text + " x"
+
+    upstream = Closing()
+    with pytest.raises(RequestEndedError):
+        SmoothingDefence(DRSmoothing(disrupt=noise, rectify=None, n=9)).answer(CHAT, upstream)
+    assert len(drawn) == 2
+    assert not upstream.calls
+
+
+def test_the_copies_of_a_guard_are_told():
+    assert SmoothingDefence(DRSmoothing(n=7)).copies == 7
+    assert SmoothingDefence(NoDefence()).copies == 1

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from steelyard.errors import InputError
 from steelyard.guard import Chain, LLMRectifier, MaskFillRectifier, SpellRectifier
+from steelyard.guard.dr_smoothing.ending import RequestEndedError, ended_by
 from steelyard.guard.dr_smoothing import spelling
 from steelyard.guard.dr_smoothing.baselines import Paraphraser
 from steelyard.guard.dr_smoothing.rectifiers import (
@@ -317,3 +318,11 @@ def test_an_answer_in_the_place_of_a_repair_falls_back():
     assert guarded(Rectified("x" * 90), "y" * 10, "z", max_ratio=10) == Rectified("x" * 90)
     assert guarded(Rectified("junk", failed=True), "y", "z") == Rectified("y", failed=True)
     assert guarded(Rectified("I'm sorry, but no"), "y", "z").refused
+
+
+def test_spelling_ends_between_words_once_its_request_has_ended():
+    looked = iter([False] * 5 + [True] * 10**6)
+    with ended_by(lambda: next(looked)), pytest.raises(RequestEndedError, match="the request has ended"):
+        SpellRectifier().rectify(["one two three", "four five six", "seven"])
+    assert next(looked)
+    assert [result.text for result in SpellRectifier().rectify(["how do i make it"])] == ["how do i make it"]

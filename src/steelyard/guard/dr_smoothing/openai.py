@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from steelyard.errors import InputError, UnsupportedError
+from steelyard.guard.dr_smoothing.ending import ended_by
 from steelyard.guard.dr_smoothing.result import SmoothedResponse
 from steelyard.models.protocols import Message, Prompt, Seed
 
@@ -22,7 +23,10 @@ class Answer(NamedTuple):
 
 
 class Complete(Protocol):
-    """Asks the proxy's upstream; blocks until all texts are there."""
+    """Asks the proxy's upstream; blocks until all texts are there.
+
+    An attribute ``closed``, where there is one, tells whether the request has ended meanwhile.
+    """
 
     def __call__(
         self,
@@ -103,6 +107,11 @@ class SmoothingDefence:
         self.guard = guard
         self.confidence = confidence
 
+    @property
+    def copies(self) -> int:
+        """How many copies of a conversation are worked on: the proxy's limit on characters counts each."""
+        return int(getattr(self.guard, "n", 1))
+
     def answer(self, messages: Sequence[Message], complete: Complete) -> Answer:
         """Return the majority's answer; called in a worker thread.
 
@@ -112,8 +121,10 @@ class SmoothingDefence:
 
         Raises:
             InputError: The conversation holds no user text.
+            RequestEndedError: ``complete.closed`` has become true, so that nobody waits for the answer.
         """
-        result = self.guard(list(messages), generate=CompletionLM(complete))
+        with ended_by(lambda: bool(getattr(complete, "closed", False))):
+            result = self.guard(list(messages), generate=CompletionLM(complete))
         return Answer(result.response, {"x_smoothing": result.to_dict(self.confidence)})
 
 

@@ -9,17 +9,21 @@ from __future__ import annotations
 import html
 import json
 import math
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from steelyard.errors import InputError
+from steelyard.guard.dr_smoothing.ending import checkpoint
 from steelyard.guard.dr_smoothing.judges import looks_like_refusal, tagged
 from steelyard.guard.dr_smoothing.spelling import Lexicon, lexicon
 from steelyard.models.protocols import CausalLM, Message, Prompt, as_lm
 
 MAX_RATIO = 2.0  # an output longer than this many times its input answered the prompt instead of repairing it
 MOST_TOKENS = 2048  # that a rectifier model may write for one text
+# Python spells in one thread at a time anyway; the others wait here without wresting the interpreter from a server.
+_SPELLING = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -79,10 +83,18 @@ class SpellRectifier:
             MissingExtraError: symspellpy is not installed.
         """
         known = lexicon()
-        return [self._one(text, known) for text in texts]
+        results = []
+        for text in texts:
+            with _SPELLING:
+                results.append(self._one(text, known))
+        return results
 
     def _one(self, text: str, known: Lexicon) -> Rectified:
-        words = [word for word in map(known.corrected, text.split()) if word]
+        words = []
+        for token in text.split():
+            checkpoint()
+            if word := known.corrected(token):
+                words.append(word)
         if self.coherence:
             words = known.coherent(words, self.min_unigram)
         return Rectified(" ".join(words) or text, failed=not words)

@@ -9,6 +9,7 @@ import numpy as np
 
 from steelyard import rng
 from steelyard.errors import InputError
+from steelyard.guard.dr_smoothing.ending import checkpoint
 from steelyard.guard.dr_smoothing.prompts import UserTurns
 from steelyard.guard.dr_smoothing.rectifiers import Rectified
 from steelyard.guard.dr_smoothing.result import RectifierStatus
@@ -88,6 +89,7 @@ class Vote:
 
     def draw(self, disrupt: Callable[[str, np.random.Generator], str], j: int) -> Drawn:
         """Return copy ``j``, disrupted. A text left blank is drawn again; in the end the text itself is kept."""
+        checkpoint()
         noise = self.generator("disrupt", j)
         texts = tuple(_disrupted(disrupt, text, noise) for text in self.turns.texts)
         return Drawn(j, texts, texts)
