@@ -18,6 +18,7 @@ from steelyard.report.summary import (
 )
 
 WIDTH = 120
+USER_TASK = "user"  # the task on prompts, or a table, of the user's own
 UNITS = {"cpu_s": "cpu s", "wall_s": "wall s", "rss_mb": "memory MB", "steps": "steps"}  # heads of the cost column
 MARKS = {
     Outcome.BORNE_OUT: "+ ",
@@ -88,7 +89,20 @@ def _task_lines(results: Results, task: TaskInfo) -> list[str]:
     cost = _clip(UNITS.get(results.cost, results.cost), 10)
     head = f"  {'arm':<46} {'role':<9} {'mean':>10}  {'95 % interval':<24} {'n':>3} {'failed':>6}  {cost:>10}"
     rows = [_arm_line(item) for item in arm_summaries(results, task.name)]
-    return [_clip(title, WIDTH), head, *rows, ""] if rows else []
+    return [_clip(title, WIDTH), head, *rows, *_other_lines(results, task, metric.name), ""] if rows else []
+
+
+def _other_lines(results: Results, task: TaskInfo, ranked: str) -> list[str]:
+    """Return the arms' means in every other metric that a claim was judged by on data of the user's own."""
+    judged = {verdict.claim.metric for verdict in results.verdicts if verdict.task == task.name} - {ranked}
+    arms = arm_summaries(results, task.name) if task.name == USER_TASK else []
+    lines: list[str] = []
+    for metric in results.metrics if arms else ():
+        if metric.name in judged:
+            means = [f"{item.arm.name} {number(item.others[metric.name])}" for item in arms]
+            said = one_line(f"{metric.label} ({metric.better} is better): {', '.join(means)}")
+            lines += textwrap.wrap(said, WIDTH, initial_indent="  ", subsequent_indent=" " * 4)[:6]
+    return lines
 
 
 def _arm_line(item: ArmSummary) -> str:
