@@ -1,4 +1,4 @@
-from builders import hostile, no_rows, unfinished
+from builders import gdro_plan, hostile, no_rows, unfinished, weighing
 
 from steelyard.report.text import text_table
 
@@ -24,3 +24,14 @@ def test_unfinished_has_no_verdicts():
     assert "not finished, so no verdicts yet" in text
     assert "borne out" not in text
     assert "0 of 0 cells" in text_table(no_rows())
+
+
+def test_data_of_ones_own_show_every_metric_that_was_judged():
+    plan = gdro_plan(1)
+    plan.claims.append(plan.claims[0].model_copy(update={"id": "accurate", "metric": "test_accuracy"}))
+    assert "test accuracy (higher is better)" not in text_table(weighing(plan))
+    plan.tasks = {"user": "your rows"}
+    text = " ".join(text_table(weighing(plan)).split())
+    shown = text.partition("test accuracy (higher is better): ")[2]
+    assert [word for word in shown.split() if word in dict.fromkeys(arm[0] for arm in plan.arms)]
+    assert "steps to target (" not in text
