@@ -6,12 +6,13 @@ import json
 import httpx
 import pytest
 import schemathesis
-from hypothesis import settings
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from schemathesis.checks import not_a_server_error
 
 from steelyard.errors import InputError
 from steelyard.serve import guard_proxy
-from steelyard.serve.chat_api import Completion, completion_body
+from steelyard.serve.chat_api import GUARDED, Completion, completion_body
 from steelyard.serve.guard_proxy import Answer, make_app
 from steelyard.serve.upstream import Upstream
 
@@ -111,6 +112,42 @@ def test_every_completion_route_runs_the_defence(stream):
         assert "x_smoothing" in reply.text
         assert len(upstream.asked) == 3
         assert not any("stream" in payload for payload in upstream.asked)
+
+
+SENT = {
+    "messages": ASK["messages"], "model": "m", "temperature": 1.5, "top_p": 0.5, "max_tokens": 9, "stop": ["x"],
+    "max_completion_tokens": 9, "seed": 5, "n": 1, "stream": True, "stream_options": {"include_usage": True},
+    "presence_penalty": -1, "frequency_penalty": 1, "user": "me", "metadata": {"a": "b"},
+    "response_format": {"type": "json_object"}, "modalities": ["text"], "reasoning_effort": "low", "verbosity": "low",
+    "safety_identifier": "me", "service_tier": "flex", "prompt_cache_key": "k", "store": True, "cache_prompt": True,
+    "chat_template_kwargs": {"enable_thinking": False}, "top_k": 5, "min_p": 0.1, "typical_p": 0.5, "top_n_sigma": 1,
+    "repetition_penalty": 1.1, "repeat_penalty": 1.1, "repeat_last_n": 64, "mirostat": 2, "mirostat_tau": 5.0,
+    "mirostat_eta": 0.1,
+}  # fmt: skip
+
+
+def test_every_field_that_is_sent_on_has_a_value_here():
+    assert set(SENT) == set(GUARDED)
+
+
+@given(st.sets(st.sampled_from(sorted(SENT))))
+@example(set(SENT))
+def test_no_accepted_fields_lead_past_the_defence(names):
+    upstream = Healthy()
+    fields = {**ASK, **{name: SENT[name] for name in names}}
+    reply = send(make_app(upstream, Defended()), "POST", "/v1/chat/completions", json=fields)
+    assert reply.status_code == 200
+    assert "undefended" not in reply.text
+    assert "x_smoothing" in reply.text
+    assert len(upstream.asked) == 3
+    dropped = ("stream", "stream_options", "n")
+    for payload in upstream.asked:
+        assert payload == {name: value for name, value in fields.items() if name not in dropped}
+
+
+@pytest.mark.parametrize("name", sorted(SENT))
+def test_no_accepted_field_leads_past_the_defence(name):
+    test_no_accepted_fields_lead_past_the_defence.hypothesis.inner_test({name})
 
 
 def test_what_is_counted():

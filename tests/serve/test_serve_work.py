@@ -81,7 +81,7 @@ def test_characters_count_once_for_every_copy(stub, parts):
     asked = len(stub.seen)
     for defence, status in ((SmoothingDefence(DRSmoothing(n=9)), 413), (SmoothingDefence(DRSmoothing(n=3)), 200)):
         with served(make_app(HttpUpstream(stub.url), defence, limits=limits)) as port:
-            reply = httpx.post(f"http://127.0.0.1:{port}/v1/chat/completions", json={"messages": turns})
+            reply = httpx.post(f"http://127.0.0.1:{port}/v1/chat/completions", json={"messages": turns}, timeout=LIVE)
         assert reply.status_code == status
         if status == 413:
             assert len(stub.seen) == asked

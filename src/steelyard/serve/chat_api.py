@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -173,14 +172,61 @@ def _length(content: str | list[dict[str, Any]] | None) -> int:
     return sum(len(value) for part in content or () for value in part.values() if isinstance(value, str))
 
 
-_UNGUARDED = (
+# Where a guard cannot follow; a bias against the words of a refusal forbids it.
+_UNGUARDED = frozenset({
     "tools", "tool_choice", "functions", "function_call", "logprobs", "top_logprobs", "audio", "prediction",
-    "web_search_options", "parallel_tool_calls", "logit_bias",  # a bias against the words of a refusal forbids it
-)  # fmt: skip
-# Of servers, wherever they stand: they cut the prompt, or let the model go on in a turn that the client began.
-_FRAMING = frozenset({"add_generation_prompt", "continue_final_message", "echo", "truncate_prompt_tokens"})
-_HARMLESS_TEXT = frozenset({"user", "metadata", "safety_identifier", "service_tier", "prompt_cache_key"})
-_SHORT_TEXT = frozenset({"reasoning_effort", "verbosity", "model", "stop", "messages", "modalities", "response_format"})
+    "web_search_options", "parallel_tool_calls", "logit_bias",
+})  # fmt: skip
+
+
+def _number(low: float, high: float, whole: bool = False) -> Callable[[Any], bool]:
+    kinds = int if whole else int | float
+    return lambda value: isinstance(value, kinds) and not isinstance(value, bool) and low <= value <= high
+
+
+def _effort(value: Any) -> bool:
+    return value in ("none", "minimal", "low", "medium", "high", "xhigh")
+
+
+def _short_text(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= 1000
+
+
+def _yes_or_no(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+# What else may go to the upstream with a guard on, and its values. Whatever could change what the model reads, forbid
+# it words, or keep it from ending its answer is not here: a name that nobody knows today may do so tomorrow.
+GUARDED: Mapping[str, Callable[[Any], bool]] = {
+    "messages": lambda value: True,  # these first ones have been checked already
+    **dict.fromkeys(
+        ("model", "temperature", "top_p", "max_tokens", "max_completion_tokens", "stop", "seed", "n", "stream",
+         "stream_options", "presence_penalty", "frequency_penalty", "user", "metadata", "response_format"),
+        lambda value: True,
+    ),
+    "modalities": lambda value: value in ([], ["text"]),
+    "reasoning_effort": _effort,
+    "verbosity": _effort,
+    "safety_identifier": _short_text,
+    "service_tier": _short_text,
+    "prompt_cache_key": _short_text,
+    "store": _yes_or_no,
+    "cache_prompt": _yes_or_no,
+    "chat_template_kwargs": lambda value: (
+        isinstance(value, dict) and set(value) <= {"enable_thinking"} and all(map(_yes_or_no, value.values()))
+    ),
+    "top_k": _number(-1, 1_000_000, whole=True),
+    "min_p": _number(0, 1),
+    "typical_p": _number(0, 1),
+    "top_n_sigma": _number(-1, 100),
+    "repetition_penalty": _number(1, 1.5),
+    "repeat_penalty": _number(1, 1.5),
+    "repeat_last_n": _number(-1, 100_000, whole=True),
+    "mirostat": _number(0, 2, whole=True),
+    "mirostat_tau": _number(0, 20),
+    "mirostat_eta": _number(0, 1),
+}  # fmt: skip
 
 
 def guarded_messages(request: ChatRequest, payload: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -188,13 +234,12 @@ def guarded_messages(request: ChatRequest, payload: Mapping[str, Any]) -> list[d
 
     Raises:
         ProxyError: 400, with the reason: the request asks for several answers, tools, log-probabilities or images,
-            carries text or tokens to the model in another place than its messages, or does not end in a user's turn.
+            holds a field that is not known to be harmless, or does not end in a user's turn.
     """
     if (request.n or 1) > 1:
         raise refused("n must be 1 while a guard is on: one answer is voted on", "n", "unsupported_with_guard")
-    for name in _UNGUARDED:
-        if payload.get(name):
-            raise refused(f"{name} is not supported while a guard is on", name, "unsupported_with_guard")
+    for name, value in payload.items():
+        _check_field(name, value)
     kind = (request.response_format or {}).get("type", "text")
     if kind not in ("text", "json_object") or len(request.response_format or ()) > 1:
         raise refused(
@@ -202,18 +247,6 @@ def guarded_messages(request: ChatRequest, payload: Mapping[str, Any]) -> list[d
             "response_format",
             "unsupported_with_guard",
         )
-    if payload.get("modalities") not in (None, [], ["text"]):
-        raise refused("modalities must be text while a guard is on", "modalities", "unsupported_with_guard")
-    for name, value in payload.items():
-        if name not in _HARMLESS_TEXT | _SHORT_TEXT and _goes_round({name: value} if name in _FRAMING else value):
-            raise refused(
-                f"{name[:100]} carries text or tokens, or frames the prompt, which would go round the guard",
-                name[:100],
-                "unsupported_with_guard",
-            )
-    for name in ("reasoning_effort", "verbosity"):
-        if payload.get(name) not in (None, "none", "minimal", "low", "medium", "high", "xhigh"):
-            raise refused(f"{name} has an unknown value", name)
     turns = [_plain_turn(message, f"messages.{index}") for index, message in enumerate(request.messages)]
     if any(turn["role"] == "user" and not turn["content"].strip() for turn in turns) or turns[-1]["role"] != "user":
         raise refused(
@@ -239,16 +272,18 @@ def check_work(turns: Sequence[Mapping[str, str]], copies: int, limits: Limits) 
         )
 
 
-_NAME = re.compile(r"[A-Za-z0-9_\-]{1,40}", re.ASCII)
-
-
-def _goes_round(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return any(
-            not _NAME.fullmatch(name) or (name in _FRAMING and entry is not None) or _goes_round(entry)
-            for name, entry in value.items()
+def _check_field(name: str, value: Any) -> None:
+    if name in _UNGUARDED:
+        if value:
+            raise refused(f"{name} is not supported while a guard is on", name, "unsupported_with_guard")
+    elif name not in GUARDED:
+        raise refused(
+            f"{name[:100]} is not among the fields that are sent on while a guard is on: it could go round it",
+            name[:100],
+            "unsupported_with_guard",
         )
-    return isinstance(value, str) or (isinstance(value, list) and bool(value))  # a list of numbers may be tokens
+    elif value is not None and not GUARDED[name](value):
+        raise refused(f"{name} has a value that is not sent on while a guard is on", name, "unsupported_with_guard")
 
 
 def _plain_turn(message: ChatMessage, where: str) -> dict[str, str]:

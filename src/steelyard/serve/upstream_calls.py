@@ -62,6 +62,8 @@ class Calls:
             InputError: There are not as many seeds as conversations.
             ProxyError: The upstream failed, the request has ended, or it made too many calls.
         """
+        if self.closed:
+            raise _ended()
         future = asyncio.run_coroutine_threadsafe(self.ask(conversations, seeds, max_tokens), self._loop)
         self._pending.add(future)
         if self._closed:
@@ -69,7 +71,7 @@ class Calls:
         try:
             return future.result()
         except CancelledError:
-            raise ProxyError(504, "the request has ended", "timeout") from None
+            raise _ended() from None
         finally:
             self._pending.discard(future)
 
@@ -109,3 +111,7 @@ class Calls:
         self._closed = True
         for future in list(self._pending):
             future.cancel()
+
+
+def _ended() -> ProxyError:
+    return ProxyError(504, "the request has ended", "timeout")

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from steelyard.errors import InputError
 from steelyard.guard import Chain, LLMRectifier, MaskFillRectifier, SpellRectifier
-from steelyard.guard.dr_smoothing.ending import RequestEndedError, ended_by
 from steelyard.guard.dr_smoothing import spelling
 from steelyard.guard.dr_smoothing.baselines import Paraphraser
+from steelyard.guard.dr_smoothing.ending import RequestEndedError, ended_by
 from steelyard.guard.dr_smoothing.rectifiers import (
     CallableRectifier,
     Rectified,

@@ -1,4 +1,4 @@
-"""How long work in a server's thread learns that nobody waits for it any more: threads cannot be stopped from outside."""
+"""How long work in a thread learns that nobody waits for it any more: threads cannot be stopped from outside."""
 
 from __future__ import annotations
 
