@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import os
 import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -36,9 +38,8 @@ from steelyard.models.paths import printable
 KEY_VARIABLE = "STEELYARD_API_KEY"
 CLIENT_KEY_VARIABLE = "STEELYARD_CLIENT_KEY"
 SPELLING = (
-    "note: the spelling rectifier rewrites the user's text and drops words it does not know (names, code, other "
-    "languages than English), so harmless answers change; else --rectify llm with a good model, or --defence smoothllm "
-    "(see 'avoid when' in `steelyard card dr_smoothing`)"
+    "note: the spelling rectifier rewrites texts and drops words it does not know (names, code, other languages than "
+    "English), so harmless answers change; see --rectify llm, --defence smoothllm, `steelyard card dr_smoothing`"
 )
 EXAMPLE = "Explain in two sentences why leaves change their colour in autumn."
 
@@ -196,19 +197,26 @@ def replay(
         judged = require("steelyard.guard.dr_smoothing.presets", "guard").named_judge(judge, lm)
     if answers is not None and held():
         typer.echo(f"note: {held()} of {total} outcomes are kept; their answers are not asked for again", err=True)
-    try:
-        with counted("replaying") as progress:
-            lines = replays.replay(prompts, built, judged, settings, kept, progress, answers)
-    except KeyboardInterrupt:
-        said = f"{held()} of {total} outcomes are kept; the same command goes on" if kept else "nothing is kept"
-        typer.echo(f"steelyard: interrupted; {said}", err=True)
-        raise typer.Exit(INTERRUPTED) from None
+    told = _interruption_told(lambda: f"{held()} of {total} outcomes are kept" if kept else "")
+    with told, counted("replaying") as progress:
+        lines = replays.replay(prompts, built, judged, settings, kept, progress, answers)
     if json:
         print_json({"prompts": len(prompts), "without_prompt": found.without, "defences": replays.as_rows(lines)})
         return
     if found.without:
         typer.echo(f"{found.without} rows without a prompt were left out", err=True)
     _print_table(lines, "paper" in names or rectify in ("llm", "both"))
+
+
+@contextmanager
+def _interruption_told(kept: Callable[[], str]) -> Iterator[None]:
+    """End the command on Ctrl-C with a line that says what is kept."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        said = f"{found}; the same command goes on" if (found := kept()) else "nothing is kept"
+        typer.echo(f"steelyard: interrupted; {said}", err=True)
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def _print_table(lines: Any, asks: bool) -> None:
