@@ -202,10 +202,8 @@ def replay(
         lines = replays.replay(prompts, built, judged, settings, kept, progress, answers)
     if json:
         print_json({"prompts": len(prompts), "without_prompt": found.without, "defences": replays.as_rows(lines)})
-        return
-    if found.without:
-        typer.echo(f"{found.without} rows without a prompt were left out", err=True)
-    _print_table(lines, "paper" in names or rectify in ("llm", "both"))
+    else:
+        _print_table(lines, found.without, "paper" in names or rectify in ("llm", "both"))
 
 
 @contextmanager
@@ -219,8 +217,10 @@ def _interruption_told(kept: Callable[[], str]) -> Iterator[None]:
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _print_table(lines: Any, asks: bool) -> None:
-    """Print one line per defence; ``asks``: a language model repairs."""
+def _print_table(lines: Any, without: int, asks: bool) -> None:
+    """Print one line per defence; ``without`` rows had no prompt; ``asks``: a language model repairs."""
+    if without:
+        typer.echo(f"{without} rows without a prompt were left out", err=True)
     typer.echo(f"{'defence':10} {'prompts':>7} {'complied':>9}   95 % interval    calls a prompt   repairs a prompt")
     for line in lines:
         interval = f"[{line.low:.3f}, {line.high:.3f}]"
