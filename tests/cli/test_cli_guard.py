@@ -41,6 +41,20 @@ def test_certify_where_voting_harms(steelyard):
     assert err.startswith("note: ")
 
 
+def test_certify_tells_too_many_copies_from_none(steelyard):
+    _, out, _ = steelyard("guard", "certify", "--p", 0.49999, "--delta", 1e-300)
+    assert "no number of copies" not in out
+    assert "more than 10001 copies" in out
+    assert "p at most 3.8e-61 with these copies" in out
+
+
+def test_certify_shows_what_is_small(steelyard):
+    _, out, _ = steelyard("guard", "certify", "--jailbroken", 3, "--samples", 99999999999999999999)
+    assert "were jailbroken (3.0e-20)" in out
+    assert "at most 1.0e-19" in out
+    assert "at least 0.999999\n" in out
+
+
 def test_certify_names_ties_and_counts_one_copy(steelyard):
     _, out, err = steelyard("guard", "certify", "--p", 0.2, "--n", 8)
     assert "a tie (4 of 8) counts as a refusal" in err
@@ -218,6 +232,29 @@ def test_replay_goes_on_without_the_model_when_all_is_kept(steelyard, tiny, tmp_
     _, again, err = steelyard(*words)
     assert again == out
     assert "6 of 6 outcomes are kept; their answers are not asked for again" in err
+
+
+@pytest.mark.parametrize(
+    "other",
+    [("--judge", "smoothllm"), ("--n", 5), ("--q", 0.2), ("--rectify", "llm"), ("--max-tokens", 5), ("--seed", 1)],
+)
+def test_what_is_kept_holds_for_the_same_command_only(steelyard, tiny, tmp_path, other):
+    path, kept = tmp_path / "artifact.json", tmp_path / "kept.jsonl"
+    path.write_text(json.dumps(ARTIFACT))
+    words = ("guard", "replay", path, "--n", 3, "--max-tokens", 4, "--kept", kept, "--defences", "none")
+    for options, held in (((), 3), ((), 3), (other, 6)):
+        assert steelyard(*words, *options)[0] == 0
+        assert len(kept.read_text().splitlines()) == held
+
+
+@pytest.mark.parametrize("option", ["--kept", "--answers"])
+def test_replay_does_not_write_into_its_artifact(steelyard, tiny, tmp_path, option):
+    path = tmp_path / "artifact.json"
+    path.write_text(json.dumps(ARTIFACT))
+    code, _, err = steelyard("guard", "replay", path, option, path, "--defences", "none")
+    assert (code, err.count("\n")) == (2, 1)
+    assert f"{option} are one file" in err
+    assert json.loads(path.read_text()) == ARTIFACT
 
 
 def test_replay_interrupted(steelyard, tiny, tmp_path, monkeypatch):

@@ -181,6 +181,7 @@ def replay(
     `steelyard data path jailbreakbench` says where recorded prompts lie.
     """
     replays = require("steelyard.guard.dr_smoothing.replay", "guard")
+    replays.check_apart(artifacts, kept, answers)
     found = replays.read_artifacts(artifacts)
     prompts = found.prompts[:limit]
     names = [name.strip() for name in defences.split(",") if name.strip()]

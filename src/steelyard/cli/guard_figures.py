@@ -30,6 +30,8 @@ from steelyard.extras import require
 from steelyard.models.paths import printable
 
 _CHUNK = 16  # answers scored, or copies sampled, between two steps of the progress bar
+_MOST_COPIES = 10_001  # that are tried
+_BELOW_ONE = math.nextafter(1, 0)  # a failure too rare for a float can happen all the same
 _BLANK = "the response is empty, so it has no score"
 
 
@@ -100,6 +102,11 @@ def _sampled(guard: Any, prompt: str, samples: int) -> int:
     return complied
 
 
+def _chance(value: float, digits: int) -> str:
+    """Return a probability with so many digits, or with an exponent where they would all be noughts."""
+    return f"{value:.1e}" if 0 < value < 0.5 * 10**-digits else f"{value:.{digits}f}"
+
+
 def _copies(n: int) -> str:
     return "1 copy" if n == 1 else f"{n} copies"
 
@@ -116,7 +123,7 @@ def _exact(p: float, n: int, gamma: float, delta: float) -> dict[str, Any]:
         "bounds": [low, high],
         "hoeffding": theory.hoeffding_bound(1 - p, n, gamma),
         "required_copy_probability": theory.required_copy_probability(n, delta, gamma),
-        "copies_needed": theory.copies_needed(p, delta, gamma),
+        "copies_needed": theory.copies_needed(p, delta, gamma, n_max=_MOST_COPIES),
     }
 
 
@@ -126,28 +133,25 @@ def _print_exact(found: dict[str, Any], json: bool) -> None:
         return
     low, high = found["bounds"]
     typer.echo(f"a vote of {_copies(found['n'])}, each jailbroken with probability {found['p']:g}")
-    typer.echo(f"  is safe with probability   {found['success']:.6f} (exactly)")
+    typer.echo(f"  is safe with probability   {_chance(found['success'], 6)} (exactly)")
     typer.echo(
         f"  textbook formulas put it between {low:.6f} and {high:.6f}; the simplest says {found['hoeffding']:.6f}"
     )
-    typer.echo(
-        f"  to fail at most {found['delta']:g}: p at most {found['required_copy_probability']:.4f} with these copies"
-    )
+    most = _chance(found["required_copy_probability"], 4)
+    typer.echo(f"  to fail at most {found['delta']:g}: p at most {most} with these copies")
     needed = found["copies_needed"]
-    typer.echo(
-        f"  or, with this p, {'no number of copies' if needed is None else f'{_copies(needed)} (the least odd number)'}"
-    )
+    none = "no number of copies" if found["p"] >= found["gamma"] else f"more than {_MOST_COPIES} copies"
+    typer.echo(f"  or, with this p, {none if needed is None else f'{_copies(needed)} (the least odd number)'}")
 
 
 def _print_sampled(made: Any, json: bool) -> None:
     if json:
         print_json(asdict(made))
         return
-    typer.echo(f"{made.jailbroken} of {made.n_samples} sampled copies were jailbroken ({made.p_hat:.3f})")
-    typer.echo(
-        f"  at {made.confidence:.0%} confidence one copy is jailbroken with probability at most {made.p_upper:.4f}"
-    )
-    least = math.floor(1e6 * made.success) / 1e6  # a lower bound is not rounded up
+    typer.echo(f"{made.jailbroken} of {made.n_samples} sampled copies were jailbroken ({_chance(made.p_hat, 3)})")
+    upper = _chance(made.p_upper, 4)
+    typer.echo(f"  at {made.confidence:.0%} confidence one copy is jailbroken with probability at most {upper}")
+    least = math.floor(1e6 * min(made.success, _BELOW_ONE)) / 1e6  # a lower bound is not rounded up
     typer.echo(f"  so a vote of {_copies(made.n)} is safe with probability at least {least:.6f}")
 
 

@@ -1,10 +1,11 @@
 import json
+import os
 
 import pytest
 from scipy.stats import binomtest
 
 from steelyard.errors import InputError
-from steelyard.guard.dr_smoothing.replay import Line, count_kept, read_artifacts, replay
+from steelyard.guard.dr_smoothing.replay import Line, check_apart, count_kept, read_artifacts, replay
 
 
 class Answered:
@@ -133,3 +134,81 @@ def test_answers_are_written_where_asked_for(tmp_path):
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     assert [row["prompt"] for row in rows] == PROMPTS
     assert rows[0] == {"defence": "one", "prompt": "A 0", "response": "yes", "complied": True}
+
+
+@pytest.mark.parametrize(
+    "content", ["my only line", "my only line\n", '{"jailbreaks": []}', "{\n", '{"key": 5}\n', "[1]", "\n"]
+)
+def test_one_line_of_something_else_is_not_written_to(tmp_path, content):
+    other = tmp_path / "notes.txt"
+    other.write_text(content)
+    with pytest.raises(InputError, match=r"notes\.txt.*first line is not an outcome"):
+        replay(PROMPTS, {"one": Upper()}, complies, "", other)
+    assert other.read_text() == content
+
+
+@pytest.mark.parametrize("left", [12, 40, 50, 100])
+def test_a_first_line_that_was_cut_short_is_passed_over(tmp_path, left):
+    kept = tmp_path / "kept.jsonl"
+    whole = replay(PROMPTS, {"one": Upper()}, complies, "", kept)
+    kept.write_bytes(kept.read_bytes().splitlines()[0][:left])
+    for _ in range(2):
+        assert replay(PROMPTS, {"one": Upper()}, complies, "", kept) == whole
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"calls": float("inf")}, {"calls": float("nan")}, {"calls": -1}, {"calls": 1.5}, {"calls": "3"},
+        {"calls": True}, {"calls": 10**400}, {"repairs": -5}, {"repairs": None}, {"complied": "false"},
+        {"complied": 1}, {"complied": None},
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("number", [0, 1])
+def test_an_outcome_that_cannot_be_is_asked_again(tmp_path, change, number):
+    kept = tmp_path / "kept.jsonl"
+    whole = replay(PROMPTS, {"one": Upper()}, complies, "", kept)
+    rows = kept.read_text().splitlines()
+    rows[number] = json.dumps({**json.loads(rows[number]), **change})
+    kept.write_text("\n".join(rows) + "\n")
+    again = Upper()
+    assert replay(PROMPTS, {"one": again}, complies, "", kept) == whole
+    assert again.asked == [PROMPTS[number]]
+
+
+def test_what_is_no_regular_file_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    for path in (tmp_path / "fifo", "/dev/zero", "/dev/null", tmp_path):
+        with pytest.raises(InputError, match="is not a regular file"):
+            read_artifacts(path)
+        for where in ("kept", "answers"):
+            defence = Upper()
+            with pytest.raises(InputError, match="is not a regular file"):
+                replay(PROMPTS, {"one": defence}, complies, **{where: path})
+            assert not defence.asked
+
+
+def test_large_files_are_refused(tmp_path, monkeypatch):
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(["p"] * 100))
+    monkeypatch.setattr("steelyard.guard.dr_smoothing.replay.MAX_FILE_BYTES", 100)
+    with pytest.raises(InputError, match="larger than"):
+        read_artifacts(path)
+    with pytest.raises(InputError, match="larger than"):
+        replay(PROMPTS, {"one": Upper()}, complies, kept=path)
+
+
+def test_files_of_a_replay_are_different_ones(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text("[]")
+    (tmp_path / "link").symlink_to(path)
+    os.link(path, tmp_path / "hard")
+    for same in (path, tmp_path / "link", tmp_path / "hard", tmp_path / "." / "a.json"):
+        with pytest.raises(InputError, match="are one file"):
+            check_apart(path, kept=same)
+        with pytest.raises(InputError, match="are one file"):
+            check_apart(path, answers=same)
+    with pytest.raises(InputError, match="--kept and --answers"):
+        check_apart(path, kept=tmp_path / "new", answers=tmp_path / "x" / ".." / "new")
+    check_apart(path, kept=tmp_path / "b", answers=tmp_path / "c")
+    check_apart(path)

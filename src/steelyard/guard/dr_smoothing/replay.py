@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,6 +16,8 @@ from steelyard.errors import InputError
 from steelyard.guard.dr_smoothing.arguments import upper_limit
 
 MAX_FILE_BYTES = 64_000_000
+_MOST_CALLS = 10**9  # of one prompt, in a line that is believed
+_CUT = re.compile(r'\{"key": "[0-9a-f]*("|$)')  # how an outcome begins
 CHUNK = 16  # copies asked at once, of at least one prompt; a chunk is the most that an interruption loses
 
 
@@ -66,13 +70,9 @@ def read_artifacts(path: str | Path) -> Recorded:
     Raises:
         InputError: Not such a file; the message names the row.
     """
-    path = Path(path)
+    content = _read(path)
     try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise InputError(f"{path} is larger than {MAX_FILE_BYTES // 1_000_000} MB; replay a part of it")
-        found = json.loads(path.read_bytes())
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+        found = json.loads(content)
     except (ValueError, RecursionError):
         raise InputError(f"{path} is not JSON; an artifact file holds an object with a list 'jailbreaks'") from None
     rows = found.get("jailbreaks") if isinstance(found, Mapping) else found
@@ -115,6 +115,7 @@ def replay(
         InputError: ``kept`` or ``answers`` cannot be read or written.
     """
     known = _read_kept(kept)
+    _check_regular(answers)
     total, done = len(prompts) * len(defences), 0
     lines = []
     for name, defence in defences.items():
@@ -132,6 +133,19 @@ def replay(
         done += len(prompts)
         lines.append(_line(name, [{**known, **outcomes}[keys[prompt]] for prompt in prompts]))
     return lines
+
+
+def check_apart(artifacts: str | Path, kept: str | Path | None = None, answers: str | Path | None = None) -> None:
+    """Refuse to write into a file that is read, or two things into one.
+
+    Raises:
+        InputError: Two of the files are one.
+    """
+    named = {"the artifact": artifacts, "--kept": kept, "--answers": answers}
+    given = [(name, Path(path)) for name, path in named.items() if path is not None]
+    for (left, one), (right, other) in itertools.combinations(given, 2):
+        if one.resolve() == other.resolve() or (one.exists() and other.exists() and one.samefile(other)):
+            raise InputError(f"{left} and {right} are one file, {other}; name another")
 
 
 def count_kept(prompts: Sequence[str], names: Iterable[str], settings: str, kept: str | Path | None) -> int:
@@ -179,20 +193,48 @@ def _read_kept(kept: str | Path | None) -> dict[str, dict[str, Any]]:
     """Return key -> outcome; a line that an interruption cut short is passed over."""
     if kept is None or not Path(kept).exists():
         return {}
-    try:
-        lines = Path(kept).read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError as error:
-        raise InputError(f"{kept} cannot be read: {error.strerror}") from None
     found = {}
-    for number, line in enumerate(lines):
-        try:
-            row = json.loads(line)
-            counts = {"calls": int(row["calls"]), "repairs": int(row["repairs"])}
-            found[str(row["key"])] = {"complied": bool(row["complied"]), **counts}
-        except (ValueError, TypeError, KeyError, RecursionError):
-            if number == 0 and len(lines) > 1:
-                raise InputError(f"{kept}: its first line is not an outcome of a replay; name another file") from None
+    for number, line in enumerate(_read(kept).decode(errors="replace").splitlines()):
+        outcome = _kept_outcome(line)
+        if outcome is not None:
+            found.update(outcome)
+        elif number == 0 and not _CUT.match(line):
+            raise InputError(f"{kept}: its first line is not an outcome of a replay; name another file")
     return found
+
+
+def _kept_outcome(line: str) -> dict[str, dict[str, Any]] | None:
+    """Return key -> outcome of one line, or None where it is none: cut short, or with values that cannot be."""
+    try:
+        row = json.loads(line)
+        key, complied = row["key"], row["complied"]
+        counts = {name: row[name] for name in ("calls", "repairs")}
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    whole = all(type(count) is int and 0 <= count <= _MOST_CALLS for count in counts.values())  # a bool is no count
+    return (
+        {key: {"complied": complied, **counts}}
+        if whole and isinstance(complied, bool) and isinstance(key, str)
+        else None
+    )
+
+
+def _check_regular(path: str | Path | None) -> None:
+    """Refuse pipes and devices, which could be waited for or read for ever; a file that is not there may come."""
+    if path is not None and Path(path).exists() and not Path(path).is_file():
+        raise InputError(f"{path} is not a regular file")
+
+
+def _read(path: str | Path) -> bytes:
+    _check_regular(path)
+    try:
+        with open(path, "rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+    if len(content) > MAX_FILE_BYTES:
+        raise InputError(f"{path} is larger than {MAX_FILE_BYTES // 1_000_000} MB; replay a part of it")
+    return content
 
 
 def _append(path: str | Path | None, rows: Sequence[Mapping[str, Any]]) -> None:
