@@ -78,6 +78,8 @@ CARD = Card(
         "Costs leave out what the answer itself costs. Likelihoods count as free: generation has computed them. So do "
         "states, though an answer that is cut by its length takes one more step for that of its last token.",
         "An answer that repeats the question is changed by it little or much depending on pooling.",
+        "The black box (a sentence encoder in the model's place) told wrong answers worse than chance on the answers "
+        "weighed here: its sign is the other way round there, so do not use its score without labels of your own.",
     ),
     decisions=DECISIONS,
     contradictions=(
