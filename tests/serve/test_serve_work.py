@@ -17,7 +17,10 @@ from steelyard.serve.chat_api import Limits
 from steelyard.serve.guard_proxy import Answer, make_app
 from steelyard.serve.upstream import HttpUpstream
 
-pytestmark = pytest.mark.filterwarnings("ignore::steelyard.guard.dr_smoothing.result.SmoothingWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::steelyard.guard.dr_smoothing.result.SmoothingWarning"),
+    pytest.mark.filterwarnings("ignore::steelyard.errors.NoEffectWarning"),
+]
 LIVE = 20.0  # seconds: a bound on "never", not on speed
 
 

@@ -35,7 +35,7 @@ def test_a_conversation_is_answered_by_a_vote():
     answer = SmoothingDefence(DRSmoothing(n=5)).answer(CHAT, upstream)
     assert answer.text == "Sure"
     record = answer.extra["x_smoothing"]
-    assert (record["votes"], record["n"], record["p_hat"], record["jailbroken"]) == ([1] * 5, 5, 1.0, True)
+    assert (record["votes"], record["n"], record["p_hat"], record["complied"]) == ([1] * 5, 5, 1.0, True)
     assert record["certified"] == 0
     assert json.dumps(answer.extra)
     ((conversations, seeds, max_tokens),) = upstream.calls
