@@ -149,7 +149,9 @@ def test_a_local_page_is_answered(port):
         head(length="5, 5") + BODY,
         head(length=f"{LENGTH}, {LENGTH}") + BODY,
         head("Transfer-Encoding: chunked", length=None).replace(b"HTTP/1.1", b"HTTP/1.0")
-        + b"%x\r\n" % LENGTH + BODY + b"\r\n0\r\n\r\n",
+        + b"%x\r\n" % LENGTH
+        + BODY
+        + b"\r\n0\r\n\r\n",
         head(length="0x10") + BODY,
         head(length="9" * 30) + BODY,
         head("X-Zero: a\0b") + BODY,
