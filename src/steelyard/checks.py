@@ -90,7 +90,7 @@ def check_card_is_complete(subject: Subject) -> None:
     for name in ("summary", "does", "cost", "usage", "use_when", "avoid_when", "limits", "claims", "decisions"):
         assert getattr(card, name), f"the card's {name} is empty"
     arms, metrics = {arm.name for arm in bench.arms}, {metric.name for metric in bench.metrics}
-    tasks = {task.name for task in bench.tasks}
+    tasks = {task.name for task in bench.tasks} | ({"user"} if bench.user_task else set())
     for claim in card.claims:
         named = [arm for arm in (claim.arm, claim.versus) if isinstance(arm, str)]
         if not claim.paper_scale_only:

@@ -344,7 +344,8 @@ def test_serve_disrupts_every_turn_of_the_user(steelyard, tiny, served, monkeypa
     assert post(served["app"], "/v1/chat/completions", {**CHAT, "messages": chat}).status_code == 200
     copies = [prompt for prompt in asked if len(prompt) == 3 and prompt[1] == chat[1]]
     assert len(copies) == 3
-    assert all(copy[0]["content"] != early for copy in copies)
+    changed = sum(copy[0]["content"] != early for copy in copies)
+    assert changed >= (2 if defence == "paper" else 3)  # its random noise may delete no word of a text
 
 
 @pytest.mark.parametrize(
