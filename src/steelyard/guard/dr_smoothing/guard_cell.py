@@ -20,6 +20,7 @@ from steelyard.guard.dr_smoothing.config import Config
 from steelyard.guard.dr_smoothing.core import majority
 from steelyard.guard.dr_smoothing.defences import kernel, smoothing
 from steelyard.guard.dr_smoothing.guard_data import share_of_seed
+from steelyard.guard.dr_smoothing.rates import both_sides, share_passed
 from steelyard.guard.dr_smoothing.result import SmoothingWarning
 from steelyard.guard.dr_smoothing.smoothing import DRSmoothing
 from steelyard.guard.dr_smoothing.victim import PASSED, REFUSED, EmbeddingGuard, embed
@@ -172,29 +173,17 @@ def _coins(cell: CellInput, config: Config, text: str, base: float) -> Outcome:
 
 
 def _metrics(found: Mapping[str, Sequence[Outcome]], gamma: float) -> dict[str, float]:
-    attacked = [one for style in STYLES for one in found[style]]
     every = [one for ones in found.values() for one in ones]
-    metrics = {f"asr_{style}": _passed(found[style]) for style in STYLES}
-    metrics["asr"] = _passed(attacked)
-    metrics["copy_asr"] = _votes(attacked)
-    metrics["harmed"] = float(np.mean([sum(one.votes) >= gamma * len(one.votes) for one in attacked]))
-    metrics["recall"] = 1 - _passed(found["clean"])
-    metrics["benign_flagged"] = 1 - _passed(found["benign"])
-    metrics["copy_flagged"] = 1 - _votes(found["benign"])
-    metrics["balanced"] = (2 - metrics["asr"] - metrics["benign_flagged"]) / 2
+    verdicts = {name: [(one.votes, one.passed) for one in ones] for name, ones in found.items()}
+    attacked = [one for style in STYLES for one in verdicts[style]]
+    metrics = both_sides(attacked, verdicts["benign"], gamma)
+    metrics |= {f"asr_{style}": share_passed(verdicts[style]) for style in STYLES}
+    metrics["recall"] = 1 - share_passed(verdicts["clean"])
     metrics["calls"] = float(np.mean([one.calls for one in every]))
     metrics["rectifier_calls"] = float(np.mean([one.rectified for one in every]))
-    if found["natural"]:
-        metrics["asr_natural"] = _passed(found["natural"])
+    if verdicts["natural"]:
+        metrics["asr_natural"] = share_passed(verdicts["natural"])
     return metrics
-
-
-def _passed(ones: Sequence[Outcome]) -> float:
-    return float(np.mean([one.passed for one in ones]))
-
-
-def _votes(ones: Sequence[Outcome]) -> float:
-    return float(np.mean([np.mean(one.votes) for one in ones]))
 
 
 def _fidelity(reader: Reader, texts: Sequence[str], found: Sequence[Outcome]) -> float:
