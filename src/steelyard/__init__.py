@@ -20,6 +20,7 @@ _LAZY = {
     "check_method": "steelyard.checks",
 }
 _SUBPACKAGES = (
+    "agents",
     "bench",
     "card",
     "catalog",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 
 from steelyard import rng
 from steelyard.card import Frozen
@@ -49,6 +49,51 @@ class Trace(Frozen):
     y_label: str
     log_x: bool = False
     log_y: bool = False
+
+
+class Node(Frozen):
+    """A point of a diagram; ``x`` and ``y`` are its column and row, counted to the right and down."""
+
+    id: str
+    label: str
+    x: float
+    y: float
+    kind: Literal["plain", "main", "good", "bad", "muted"] = "plain"
+    note: str = ""  # shown when the point is pointed at
+
+
+class Edge(Frozen):
+    """An arrow of a diagram from node ``source`` to node ``target``."""
+
+    source: str
+    target: str
+    kind: Literal["solid", "dashed", "good", "bad"] = "solid"
+    label: str = ""
+
+
+class Diagram(Frozen):
+    """A picture of nodes and arrows, recorded by a cell and drawn in the report.
+
+    ``columns`` are headings over x = 0, 1, 2 …; ``legend`` says what a kind of node or edge means.
+    """
+
+    name: str
+    title: str
+    caption: str = ""
+    nodes: tuple[Node, ...] = Field(min_length=1, max_length=60)
+    edges: tuple[Edge, ...] = Field(default=(), max_length=120)
+    columns: tuple[str, ...] = ()
+    legend: dict[str, str] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _edges_join_known_nodes(self) -> Self:
+        known = {node.id for node in self.nodes}
+        if len(known) != len(self.nodes):
+            raise ValueError(f"diagram {self.name}: node ids are not unique")
+        for edge in self.edges:
+            if not {edge.source, edge.target} <= known:
+                raise ValueError(f"diagram {self.name}: the edge {edge.source} to {edge.target} leads nowhere")
+        return self
 
 
 class Block(Frozen):
@@ -120,6 +165,7 @@ class Measured:
     steps: int
     traces: dict[str, tuple[list[float], list[float]]] = field(default_factory=dict)
     notes: dict[str, str | float | int] = field(default_factory=dict)
+    diagrams: tuple[Diagram, ...] = ()
 
 
 Derive = Callable[[Mapping[str, Mapping[str, float]]], dict[str, dict[str, float]]]

@@ -1,0 +1,34 @@
+"""Parts for teams of people and of models: group memory, grouped skills, and debate that resists conformity."""
+
+from __future__ import annotations
+
+from steelyard.extras import lazy_exports
+
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "groupmembench.messages": ("Hit", "Message"),
+        "groupmembench.chat": ("GroupChat",),
+        "groupmembench.protocol": ("GroupMemBench", "GroupMemReport"),
+        "groupmembench.lexical": ("BM25Memory",),
+        "groupmembench.dense": ("DenseMemory", "HybridMemory"),
+        "groupmembench.flat": ("FlatFactMemory",),
+        "groupmembench.structured": ("StructuredGroupMemory",),
+        "groupmembench.store": ("MemoryStore",),
+        "groupmembench.generator": ("GeneratedChat", "generate_group_chat"),
+        "goskills.skill": ("Skill", "SkillFormatError"),
+        "goskills.library": ("SkillLibrary",),
+        "goskills.retriever": ("GoSkillsRetriever",),
+        "goskills.contract": ("ExecutionContract",),
+        "dear.core": ("GroupEvidence", "TotalConflictError", "group_evidence"),
+        "dear.simulator": ("SimAgents",),
+        "dear.committee": ("CommitteeAgents",),
+        "dear.recorded": ("RecordedAgents",),
+        "dear.env": ("DebateEnv",),
+        "dear.audit": ("audit_label_leak",),
+        "dear.policies": ("FullyConnected", "ReConcile", "Sparse"),
+        "dear.controller": ("DEARController",),
+        "dear.debate": ("Debate", "DebateResult"),
+    },
+    extra="agents",
+)
