@@ -10,7 +10,7 @@ import numpy as np
 from steelyard.bench.results import Results, Row, TaskInfo
 from steelyard.bench.verdicts import judge
 from steelyard.card import Claim
-from steelyard.contracts import Arm, Metric, Trace
+from steelyard.contracts import Arm, Diagram, Edge, Metric, Node, Trace
 
 HOSTILE = '<script>window.pwned=1</script><img src=x onerror="window.pwned=1">{{7*7}}${alert(1)}\'"&'
 
@@ -282,10 +282,44 @@ def momentum_plan(tasks: int = 6) -> Plan:
     )  # fmt: skip
 
 
+def debate_diagram(text: str = "") -> Diagram:
+    """Three agents over three rounds: one reads two others and changes its answer."""
+    nodes = [
+        Node(id=f"{agent}{step}", label=f"agent {agent}: B{text}", x=step, y=agent, kind=kind, note=f"says B{text}")
+        for agent in range(3)
+        for step, kind in enumerate(("bad" if agent == 2 else "good", "plain", "main" if agent else "muted"))
+    ]
+    edges = [
+        Edge(source="00", target="21", kind="good", label=f"read{text}"),
+        Edge(source="10", target="21", kind="dashed"),
+        Edge(source="20", target="21"),
+        Edge(source="21", target="22", kind="bad"),
+        Edge(source="00", target="10"),
+        Edge(source="10", target="00"),
+    ]
+    return Diagram(
+        name="rounds",
+        title=f"Who read whom{text}",
+        caption=f"A question that the vote won.{text}",
+        nodes=nodes,
+        edges=edges,
+        columns=("alone", "round 1", f"round 2{text}"),
+        legend={"good": f"right{text}", "bad": "wrong", "dashed": "read, not followed", "unheard": "of"},
+    )
+
+
+def with_diagrams(results: Results, diagrams: tuple[Diagram, ...], rows: int = 1) -> Results:
+    """Return ``results`` whose first finished rows hold ``diagrams``."""
+    done = [row.key for row in results.rows if row.state == "done"][:rows]
+    changed = [row.model_copy(update={"diagrams": diagrams}) if row.key in done else row for row in results.rows]
+    return results.model_copy(update={"rows": tuple(changed)})
+
+
 def three_methods(tasks: int = 6) -> list[Results]:
     """The size that the 500 KB limit is stated for: 3 methods, 6 tasks, about 10 arms, 10 seeds."""
     plans = [gdro_plan(tasks), nfi_plan(tasks), momentum_plan(tasks)]
-    return [weighing(plan, root) for root, plan in enumerate(plans)]
+    first, *others = [weighing(plan, root) for root, plan in enumerate(plans)]
+    return [with_diagrams(first, (debate_diagram(),)), *others]
 
 
 def unfinished() -> Results:
@@ -302,7 +336,7 @@ def hostile() -> Results:
     plan = gdro_plan(2)
     plan.name, plan.summary = f"{HOSTILE}{long}", HOSTILE
     plan.tasks = {f"t{HOSTILE}": f"{HOSTILE}{long}", "digits10": "税 \ud800 \x00 \x1b[31m $\\frac{1$ \u202etxt"}
-    results = weighing(plan)
+    results = with_diagrams(weighing(plan), (debate_diagram(HOSTILE + long),), 2)
     rows = tuple(
         row.model_copy(
             update={

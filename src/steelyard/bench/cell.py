@@ -93,6 +93,7 @@ def _result(measured: Measured, wall: float, cpu: float) -> dict[str, Any]:
             name: [[_number(x) for x in xs], [_number(y) for y in ys]] for name, (xs, ys) in measured.traces.items()
         },
         "notes": dict(measured.notes),
+        "diagrams": [diagram.model_dump(mode="json") for diagram in measured.diagrams],
         "wall_s": wall,
         "cpu_s": cpu,
         "rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,

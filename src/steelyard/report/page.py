@@ -13,6 +13,7 @@ from steelyard.bench.stats import Interval
 from steelyard.card import Claim, Source
 from steelyard.contracts import Metric
 from steelyard.report.curves import Curve, mean_curve
+from steelyard.report.diagrams import diagram_pictures
 from steelyard.report.figures import (
     Style,
     arm_styles,
@@ -86,6 +87,7 @@ def method_page(results: Results, slug: str, points: int) -> dict[str, Any]:
         "iqm": _iqm(results, styles),
         "scatters": _scatters(results, summaries, styles, labels, slug),
         "traces": _traces(results, styles, labels, slug, points),
+        "diagrams": diagram_pictures(results, labels),
         "raw": _raw(results, styles, labels),
     }
 

@@ -1,0 +1,73 @@
+import html
+import re
+
+import builders
+import pytest
+from pydantic import ValidationError
+
+from steelyard.bench.cell import _result
+from steelyard.contracts import Diagram, Edge, Measured, Node
+from steelyard.report.diagrams import MOST, diagram_pictures
+from steelyard.report.html import render_report
+
+
+def _one(diagram):
+    results = builders.weighing(builders.nfi_plan(2))
+    return diagram_pictures(builders.with_diagrams(results, (diagram,)), {})[0]
+
+
+def test_arrows_end_at_their_nodes_and_bend_apart():
+    picture = _one(builders.debate_diagram())
+    places = {node["said"].split(":")[0]: None for node in picture["nodes"]}
+    assert places and len(picture["nodes"]) == 9 and len(picture["edges"]) == 6
+    there, back = picture["edges"][4]["path"], picture["edges"][5]["path"]
+    middle = [re.search(r"Q(\S+) (\S+)", path).groups() for path in (there, back)]
+    assert middle[0] != middle[1]  # both directions between two nodes can be told apart
+    by_place = {(float(node["x"]), float(node["y"])) for node in picture["nodes"]}
+    for edge in picture["edges"]:
+        x, y = map(float, edge["path"].split()[-2:])
+        assert min((x - a) ** 2 + (y - b) ** 2 for a, b in by_place) ** 0.5 == pytest.approx(10, abs=0.2)
+
+
+def test_rows_and_columns_become_places_in_order():
+    nodes = [Node(id=f"{x},{y}", label=f"{x},{y}", x=x, y=y) for x in (0, 2) for y in (-1, 3)]
+    picture = _one(Diagram(name="grid", title="g", nodes=nodes))
+    at = {node["label"]: (float(node["x"]), float(node["y"])) for node in picture["nodes"]}
+    assert at["2,-1"][0] - at["0,-1"][0] == pytest.approx(2 * 132)
+    assert at["0,3"][1] - at["0,-1"][1] == pytest.approx(4 * 46)
+    assert float(picture["width"]) > at["2,3"][0] and float(picture["height"]) > at["2,3"][1] + 20
+
+
+def test_only_finished_cells_are_drawn_and_no_more_than_the_limit():
+    results = builders.with_diagrams(builders.weighing(builders.nfi_plan(2)), (builders.debate_diagram(),) * 5, rows=9)
+    assert len(diagram_pictures(results, {})) == MOST
+    waiting = tuple(row.model_copy(update={"state": "failed"}) for row in results.rows)
+    assert diagram_pictures(results.model_copy(update={"rows": waiting}), {}) == []
+
+
+def test_a_legend_word_that_is_no_kind_is_left_out():
+    words = [item["text"] for item in _one(builders.debate_diagram())["legend"]]
+    assert words == ["right", "wrong", "read, not followed"]
+
+
+def test_the_page_shows_the_picture_and_its_tables_with_hostile_text_escaped():
+    page = render_report([builders.hostile()])
+    assert builders.HOSTILE not in page and html.escape(builders.HOSTILE)[:30] in page
+    page = render_report(builders.three_methods(2))
+    assert page.count('class="diagram"') == 1 and "Who read whom" in page and "read, not followed" in page
+
+
+def test_a_diagram_is_checked_when_it_is_made():
+    node = Node(id="a", label="a", x=0, y=0)
+    with pytest.raises(ValidationError, match="not unique"):
+        Diagram(name="d", title="t", nodes=(node, node))
+    with pytest.raises(ValidationError, match="leads nowhere"):
+        Diagram(name="d", title="t", nodes=(node,), edges=(Edge(source="a", target="b"),))
+    with pytest.raises(ValidationError):
+        Diagram(name="d", title="t", nodes=())
+
+
+def test_a_cell_hands_its_diagrams_on_as_plain_data():
+    diagram = builders.debate_diagram()
+    result = _result(Measured({"m": 1.0}, steps=1, diagrams=(diagram,)), 0.1, 0.1)
+    assert Diagram(**result["diagrams"][0]) == diagram
