@@ -19,7 +19,9 @@ def _one(diagram):
 def test_arrows_end_at_their_nodes_and_bend_apart():
     picture = _one(builders.debate_diagram())
     places = {node["said"].split(":")[0]: None for node in picture["nodes"]}
-    assert places and len(picture["nodes"]) == 9 and len(picture["edges"]) == 6
+    assert places
+    assert len(picture["nodes"]) == 9
+    assert len(picture["edges"]) == 6
     there, back = picture["edges"][4]["path"], picture["edges"][5]["path"]
     middle = [re.search(r"Q(\S+) (\S+)", path).groups() for path in (there, back)]
     assert middle[0] != middle[1]  # both directions between two nodes can be told apart
@@ -35,7 +37,8 @@ def test_rows_and_columns_become_places_in_order():
     at = {node["label"]: (float(node["x"]), float(node["y"])) for node in picture["nodes"]}
     assert at["2,-1"][0] - at["0,-1"][0] == pytest.approx(2 * 132)
     assert at["0,3"][1] - at["0,-1"][1] == pytest.approx(4 * 46)
-    assert float(picture["width"]) > at["2,3"][0] and float(picture["height"]) > at["2,3"][1] + 20
+    assert float(picture["width"]) > at["2,3"][0]
+    assert float(picture["height"]) > at["2,3"][1] + 20
 
 
 def test_only_finished_cells_are_drawn_and_no_more_than_the_limit():
@@ -52,9 +55,12 @@ def test_a_legend_word_that_is_no_kind_is_left_out():
 
 def test_the_page_shows_the_picture_and_its_tables_with_hostile_text_escaped():
     page = render_report([builders.hostile()])
-    assert builders.HOSTILE not in page and html.escape(builders.HOSTILE)[:30] in page
+    assert builders.HOSTILE not in page
+    assert html.escape(builders.HOSTILE)[:30] in page
     page = render_report(builders.three_methods(2))
-    assert page.count('class="diagram"') == 1 and "Who read whom" in page and "read, not followed" in page
+    assert page.count('class="diagram"') == 1
+    assert "Who read whom" in page
+    assert "read, not followed" in page
 
 
 def test_a_diagram_is_checked_when_it_is_made():

@@ -260,7 +260,7 @@ class Store:
                 "UPDATE cell SET state = 'done', owner = NULL, error = NULL, result = ?, steps = ?, wall_s = ?, "
                 "cpu_s = ?, rss_mb = ? WHERE key = ? AND owner = ? AND state = 'running' AND attempts = ?",
                 (
-                    json.dumps({name: result[name] for name in ("traces", "notes", "diagrams")}),
+                    json.dumps({name: result[name] for name in ("traces", "notes", "diagrams") if name in result}),
                     result["steps"],
                     result["wall_s"],
                     result["cpu_s"],
