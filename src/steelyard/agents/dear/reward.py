@@ -1,0 +1,63 @@
+"""What training pays for. Labels are read here and nowhere else on the way to a decision.
+
+Source: reconstruction. The team earns 1 for a right vote and .3 for the share of right agents when a debate ends; an
+agent earns .5 when its answer turns right and pays .5 when it turns wrong, and pays for its calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from steelyard.agents.dear.episodes import Bools, Episodes, Floats, argmax_by, option_counts
+
+RewardFunction = Callable[[Episodes, Episodes, Bools, float], Floats]
+"""(before, after, ended bool (B,), price of a call-unit) -> rewards float64 (B, N)."""
+
+
+@dataclass(frozen=True)
+class Reward:
+    """Rewards of one round.
+
+    Attributes:
+        vote: Paid to every agent when the debate ends with a right vote.
+        individual: Times the share of right agents, when the debate ends.
+        shaping: Times the change of an agent's own correctness, every round.
+        credit: "team": every agent gets the vote's reward. "difference": an agent gets, every round, what the vote
+            gained by its new answer against its old one, the others' new answers given; so an agent is not paid for
+            what others did.
+    """
+
+    vote: float = 1.0
+    individual: float = 0.3
+    shaping: float = 0.5
+    credit: Literal["team", "difference"] = "team"
+
+    def __call__(self, before: Episodes, after: Episodes, ended: Bools, lam: float) -> Floats:
+        """Return the rewards float64 (B, N) of the step from ``before`` to ``after``; ``ended`` marks last steps."""
+        truth = after.truth[:, None]
+        was, now = before.answers == truth, after.answers == truth
+        rewards = self.shaping * (now.astype(float) - was) - lam * (after.cost - before.cost)
+        right_vote = (_votes(after.answers, after) == after.truth)[:, None]
+        if self.credit == "team":
+            rewards += ended[:, None] * self.vote * right_vote
+        else:
+            rewards += self.vote * (right_vote.astype(float) - (_votes_without(before, after) == truth))
+        shared: Floats = ended[:, None] * self.individual * now.mean(axis=1, keepdims=True)
+        return rewards + shared
+
+
+def _votes(answers: np.ndarray, episodes: Episodes) -> np.ndarray:
+    return argmax_by(option_counts(answers, episodes.options), episodes.tie)
+
+
+def _votes_without(before: Episodes, after: Episodes) -> np.ndarray:
+    """Return (B, N): the vote had agent i kept its answer."""
+    batch, agents = after.answers.shape
+    own = np.eye(agents, dtype=bool)
+    answers = np.where(own, before.answers[:, :, None], after.answers[:, None, :])  # (B, i, N)
+    counts = option_counts(answers, after.options)
+    return argmax_by(counts, after.tie)
