@@ -49,6 +49,7 @@ class State:
         active: bool (B,), False once a debate has stopped.
         confidence: float64 (B, N), what each agent says about its own answer, or None.
         similarity: float64 (B, N, N), cosine of the agents' rationales, or None.
+        tokens: int64 (B, N), prompt and completion tokens spent, or None where no language model answers.
     """
 
     answers: Ints
@@ -63,6 +64,7 @@ class State:
     active: Bools
     confidence: Floats | None = None
     similarity: Floats | None = None
+    tokens: Ints | None = None
 
     @property
     def batch(self) -> int:
@@ -195,6 +197,7 @@ def begin(
     private: NDArray[Any] | None = None,
     items: Ints | None = None,
     confidence: Floats | None = None,
+    tokens: Ints | None = None,
     tie: Ints | None = None,
 ) -> Episodes:
     """Return the state after the first answers: one call an agent, nobody has read anybody."""
@@ -211,6 +214,7 @@ def begin(
         calls=np.ones_like(answers),
         active=np.ones(batch, dtype=bool),
         confidence=confidence,
+        tokens=tokens,
         truth=truth,
         private=private,
         items=np.arange(batch) if items is None else items,
@@ -243,7 +247,12 @@ def checked_actions(state: State, reads: NDArray[Any], behaviours: NDArray[Any])
 
 
 def settle(
-    episodes: Episodes, answers: Ints, reads: Bools, behaviours: Ints, confidence: Floats | None = None
+    episodes: Episodes,
+    answers: Ints,
+    reads: Bools,
+    behaviours: Ints,
+    confidence: Floats | None = None,
+    tokens: Ints | None = None,
 ) -> Episodes:
     """Return the debates after a round with these checked actions; an agent that keeps says nothing and costs nothing.
 
@@ -253,6 +262,7 @@ def settle(
         reads: From `checked_actions`.
         behaviours: From `checked_actions`.
         confidence: float64 (B, N) of the new answers, or None.
+        tokens: int64 (B, N) of the calls of this round, or None.
     """
     spoke = behaviours != KEEP
     answers = np.where(spoke, answers, episodes.answers)
@@ -267,6 +277,7 @@ def settle(
         cost=episodes.cost + spoke + 0.5 * reads.sum(axis=2),
         calls=episodes.calls + spoke,
         confidence=confidence,
+        tokens=None if episodes.tokens is None or tokens is None else episodes.tokens + tokens,
     )
 
 
@@ -329,6 +340,7 @@ def permute_agents(episodes: Episodes, order: Ints) -> Episodes:
         cost=moved(episodes.cost),
         calls=moved(episodes.calls),
         confidence=moved(episodes.confidence),
+        tokens=moved(episodes.tokens),
         similarity=None if similarity is None else similarity[:, order][:, :, order],
         private=moved(private) if private is not None and private.ndim == 3 else private,
     )

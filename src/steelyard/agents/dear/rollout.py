@@ -59,6 +59,7 @@ class Outcome:
         flips: Changes of answer, int64 (B, N).
         rounds: Rounds played before the debate stopped, int64 (B,).
         items: Item numbers of the back end, int64 (B,).
+        tokens: Tokens of a whole debate, int64 (B,), or None.
         steps: Agent-steps computed: agents times rounds, summed over debates that were still going.
         reads: Who read whom in each round, (B, N, N) each; empty unless a trace was asked for.
         behaviours: (B, N) of each round, likewise.
@@ -76,12 +77,13 @@ class Outcome:
     rounds: Ints
     items: Ints
     steps: int
+    tokens: Ints | None = None
     reads: tuple[Bools, ...] = ()
     behaviours: tuple[Ints, ...] = ()
     history: tuple[Ints, ...] = ()
 
     def summary(self) -> dict[str, float]:
-        """Return the means: accuracies, joint and conditional conformity, cost, calls, followers of a wrong majority.
+        """Return the means: accuracies, joint and conditional conformity, cost, calls, tokens where counted.
 
         ``wrong_majority_followed``: among first answers that were right while the first vote was wrong, the share that
         ended on that wrong answer (NaN if there are none). ``unanimous_wrong``: debates no controller can mend.
@@ -91,7 +93,9 @@ class Outcome:
         exposed = (self.answers0 == right) & (self.vote0 != self.truth)[:, None] & (self.vote0 != NO_ANSWER)[:, None]
         followed = exposed & (self.answersT == self.vote0[:, None])
         same = (self.answers0 == self.answers0[:, :1]).all(axis=1)
+        spent = {} if self.tokens is None else {"tokens": float(self.tokens.mean())}
         return {
+            **spent,
             "vote_accuracy": float((self.vote == self.truth).mean()),
             "individual_accuracy": float((self.answersT == right).mean()),
             "initial_accuracy": float((self.answers0 == right).mean()),
@@ -180,6 +184,7 @@ def play(
         rounds=played,
         items=episodes.items,
         steps=int(played.sum()) * episodes.n_agents,
+        tokens=None if episodes.tokens is None else episodes.tokens.sum(axis=1),
         reads=tuple(reads for reads, _ in made),
         behaviours=tuple(behaviours for _, behaviours in made),
         history=episodes.history if trace else (),
