@@ -3,38 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.agents.bm25 import BM25Index, tokenize
+from steelyard.agents.bm25 import BM25Index
+from steelyard.agents.goskills.stopwords import content_words
+from steelyard.agents.goskills.vectors import CardVectors
 from steelyard.agents.ranking import rrf, top_k
+from steelyard.errors import InputError
 
 if TYPE_CHECKING:
     from steelyard.agents.goskills.library import SkillLibrary
 
 Floats = NDArray[np.float64]
-Encoder = Callable[[Sequence[str]], NDArray[np.float32]]
-"""From texts to unit rows, float32 of shape (texts, width)."""
-
 BODY = 4000  # characters of a body that BM25 reads
 POOL = 40  # places of each ranking that the hybrid fuses
 CLAUSE_POOL = 10
 _SENTENCE = re.compile(r"(?<=[.!?;])\s+")
-_STOP_WORDS = frozenset(
-    "a about above after again all also am an and any are as at be because been before being below between both but by "
-    "can could did do does doing down during each few for from further had has have having he her here hers him his how "
-    "i if in into is it its itself just me more most my no nor not now of off on once only or other our ours out over "
-    "own same she should so some such than that the their theirs them then there these they this those through to too "
-    "under until up us very was we were what when where which while who whom why will with would you your yours".split()
-)
-
-
-def content_words(text: str) -> list[str]:
-    """Return the lower-cased words of ``text`` without English stop words."""
-    return [word for word in tokenize(text) if word not in _STOP_WORDS]
 
 
 def clauses(query: str) -> list[str]:
@@ -47,16 +35,19 @@ class Shelf:
     """The cards of a library, by name, in a form that can be searched by words and by vectors.
 
     Args:
-        library: Skills; they are sorted by name, so that ties go by name.
-        encoder: From texts to unit rows.
+        library: Skills in the order of their names, so that ties go by name, and their graph.
+        embedder: An Embedder or a function from texts to vectors; None: TF-IDF.
+
+    Raises:
+        InputError: The library is empty or has no graph.
     """
 
-    def __init__(self, library: SkillLibrary, encoder: Encoder) -> None:
-        self.library = library
-        self.skills = sorted(library.skills, key=lambda skill: skill.name)
+    def __init__(self, library: SkillLibrary, embedder: Any = None) -> None:
+        if not library.skills or library.graph is None:
+            raise InputError("library is empty or has no graph; read skills and call build_graph()")
+        self.library, self.graph, self.skills = library, library.graph, library.skills
         self.names = tuple(skill.name for skill in self.skills)
-        self._encode = encoder
-        self.vectors = encoder([skill.card for skill in self.skills])
+        self.cards = CardVectors(self.skills, embedder)
         self._words = BM25Index()
         self._words.add_many(
             content_words(
@@ -71,8 +62,11 @@ class Shelf:
 
     def cosines(self, texts: Sequence[str]) -> Floats:
         """Return the cosine of every text with every card, shape (texts, skills)."""
-        found: Floats = np.asarray(self._encode(texts) @ self.vectors.T, dtype=np.float64)
-        return found
+        return self.cards.cosines(texts)
+
+    def named(self, text: str) -> list[int]:
+        """Return the positions of the skills that ``text`` names, by the detector of GoSkills' backfill."""
+        return self.graph.names.literal(text)
 
     def best(self, scores: Floats, count: int) -> list[int]:
         """Return the ``count`` best positions, ties by name."""
