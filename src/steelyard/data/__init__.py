@@ -11,6 +11,7 @@ from steelyard.data.embedded import breast_cancer, digits
 from steelyard.data.encode import Encoded, encode_features
 from steelyard.data.humans import human_contrast
 from steelyard.data.images import mnist_t10k
+from steelyard.data.irc import IrcLog, irc_logs
 from steelyard.data.jsonl import PromptRow, QARow, read_prompts, read_questions
 from steelyard.data.pictures import Pictures, read_pictures
 from steelyard.data.questions import (
@@ -48,6 +49,7 @@ __all__ = [
     "Dataset",
     "Encoded",
     "Instruction",
+    "IrcLog",
     "KnowledgeQuestion",
     "Located",
     "OpenQuestion",
@@ -71,6 +73,7 @@ __all__ = [
     "harmful_prompts",
     "human_contrast",
     "ifeval_prompts",
+    "irc_logs",
     "jailbreak_artifacts",
     "locate",
     "mnist_t10k",

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from steelyard.data.irc_pins import IRC_COMMIT, IRC_FILES
 from steelyard.errors import InputError, did_you_mean
 
 Origin = Literal["embedded", "mirror", "cache", "absent", "damaged"]
@@ -407,6 +408,21 @@ def _xquad_en() -> Dataset:
     )
 
 
+def _irc_disentanglement() -> Dataset:
+    base = f"{_GITHUB_RAW}/jkkummerfeld/irc-disentanglement/{IRC_COMMIT}/data"
+    return Dataset(
+        name="irc_disentanglement",
+        title="Ubuntu IRC with human reply links, dev and test",
+        room="agents",
+        licence="CC BY 4.0",
+        attribution="Kummerfeld, Gouravajhala, Peper, Athreya, Gunasekara, Ganhotra, Patel, Polymenakos, Lasecki "
+        "(ACL 2019), A Large-Scale Corpus for Conversation Disentanglement. CC BY 4.0; chat from the Ubuntu IRC logs.",
+        rows=35_294,
+        files=tuple(RemoteFile(name, f"{base}/{name}", (Pin(digest, size),)) for name, size, digest in IRC_FILES),
+        mirror=tuple(MirrorFile(f"agents/irc_disentanglement/{name}") for name, _, _ in IRC_FILES),
+    )
+
+
 DATASETS: dict[str, Dataset] = {
     dataset.name: dataset
     for dataset in (
@@ -425,6 +441,7 @@ DATASETS: dict[str, Dataset] = {
         _halueval_qa(),
         _nq_open(),
         _xquad_en(),
+        _irc_disentanglement(),
         _digits(),
         _breast_cancer(),
     )
