@@ -106,5 +106,5 @@ def parse_time(text: str, where: str) -> datetime | None:
         return datetime.fromisoformat(text.strip())
     except ValueError:
         raise InputError(
-            f"{where}: timestamp {text[:80]!r} is not ISO 8601; write it as 2025-06-19T10:00:00, with or without a zone."
+            f"{where}: timestamp {text[:80]!r} is not ISO 8601; write it like 2025-06-19T10:00:00 or with a zone."
         ) from None
