@@ -1,0 +1,349 @@
+"""Does the truth leak into what a controller observes? An audit of back ends, environments and controllers.
+
+A first trial of this method stored the truth as option 0 and took ``argmax`` of the votes: ties went to the truth, the
+label was in the observation, and the gain looked real. Hence this audit. Its checks are of two kinds. Exact ones: with
+another option declared right, or with options renamed, everything observed and done must stay as it is. Statistical
+ones, for what a back end stores: place and tie order of the right option must be uniform, tied answers must not favour
+it, and among answers with equally many votes no feature may tell right from wrong without error. That a feature goes
+along with correctness is no leak: the votes do, and so does a stated confidence. Reconstruction.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from steelyard.agents.dear.episodes import (
+    KEEP,
+    Backend,
+    Bools,
+    Episodes,
+    Floats,
+    Ints,
+    majority,
+    option_counts,
+    random_order,
+    relabel_options,
+)
+from steelyard.agents.dear.observation import feature_names, observe
+from steelyard.agents.dear.rollout import Controller
+from steelyard.errors import InputError
+from steelyard.rng import generator
+
+Observer = Callable[[Episodes], NDArray[Any]]
+
+_ALPHA = 1e-6  # per test: with a few hundred tests a clean back end is flagged once in thousands of seeds
+_LEAST = 20  # cases of each kind before anything is said about separation
+_ROUNDING = 1e-6  # float32 sums may differ in the last digit when options change places
+
+
+class LabelLeakError(InputError):
+    """The audit found a way for labels to reach a controller."""
+
+
+@dataclass(frozen=True)
+class Leak:
+    """One finding: which check, which feature or field, and what was seen."""
+
+    check: str
+    feature: str
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.check}: {self.feature}: {self.detail}"
+
+
+@dataclass
+class LeakReport:
+    """Result of an audit.
+
+    Attributes:
+        leaks: Findings, none of them harmless.
+        checks: Names of the checks that ran.
+        episodes: Debates looked at.
+    """
+
+    episodes: int
+    leaks: list[Leak] = field(default_factory=list)
+    checks: list[str] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        """True if nothing was found."""
+        return not self.leaks
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The features and fields at fault, sorted."""
+        return tuple(sorted({leak.feature for leak in self.leaks}))
+
+    def raise_for_leaks(self) -> None:
+        """Raise LabelLeakError if there is any finding."""
+        if self.leaks:
+            more = f" (and {len(self.leaks) - 1} more)" if len(self.leaks) > 1 else ""
+            raise LabelLeakError(f"labels leak: {self.leaks[0]}{more}")
+
+
+def audit_label_leak(
+    target: Any,
+    *,
+    controller: Controller | None = None,
+    observer: Observer | None = None,
+    episodes: int = 2000,
+    rounds: int = 3,
+    seed: int = 0,
+    on_leak: Literal["raise", "report"] = "raise",
+) -> LeakReport:
+    """Check that nothing a controller observes or does depends on labels other than through the agents' answers.
+
+    Args:
+        target: A back end, or an environment with ``backend``, ``features(episodes)``, ``reset`` and ``step`` such as
+            `DebateEnv`. Of an environment, what `reset` and `step` really return is audited as well.
+        controller: Also check its decisions under renamed options and another declared truth.
+        observer: What is observed of a batch of `Episodes`, (B, ...); default: the environment's features, else
+            `observe`.
+        episodes: Debates to look at; about 2000 are needed to see small biases.
+        rounds: Rounds of random actions to play.
+        seed: Of the audit's own draws.
+        on_leak: "raise" LabelLeakError at a finding, or only "report" it.
+
+    Raises:
+        LabelLeakError: There is a leak and ``on_leak="raise"``.
+        InputError: Something else than a back end or an environment; too few episodes.
+    """
+    if on_leak not in ("raise", "report"):
+        raise InputError(f"on_leak must be 'raise' or 'report', not {on_leak!r}.")
+    if episodes < 100 or rounds < 0:
+        raise InputError(f"episodes = {episodes} must be at least 100, and rounds = {rounds} at least 0.")
+    backend = getattr(target, "backend", target)
+    if not (hasattr(backend, "start") and hasattr(backend, "advance")):
+        raise InputError("target must be a debate back end or an environment that has one.")
+    look, names = _observer(target, observer, rounds, backend.n_agents)
+    report = LeakReport(episodes)
+    states = _play(backend, episodes, rounds, generator("leak audit", "states", seed), report)
+    _audit_storage(states[0], report)
+    for state in states:
+        draws = generator("leak audit", "relabel", seed)
+        _audit_observation(state, look, names, draws, report)
+        if controller is not None:
+            _audit_controller(state, controller, rounds, draws, seed, report)
+    if backend is not target:
+        _audit_environment(target, backend, seed, report)
+    if on_leak == "raise":
+        report.raise_for_leaks()
+    return report
+
+
+def _observer(target: Any, observer: Observer | None, rounds: int, agents: int) -> tuple[Observer, Sequence[str]]:
+    if observer is not None:
+        return observer, ()
+    if hasattr(target, "features"):
+        return target.features, getattr(target, "feature_names", ())
+    group, own, peer = feature_names(agents)
+
+    def flat(episodes: Episodes) -> NDArray[Any]:
+        seen = observe(episodes.public(), max(rounds, 1))
+        return np.concatenate([each.reshape(episodes.batch, -1) for each in seen], axis=1)
+
+    whose = [f"{name} of agent {i}" for i in range(agents) for name in own]
+    pairs = [f"{name} of agent {j} for agent {i}" for i in range(agents) for j in range(agents) for name in peer]
+    return flat, (*group, *whose, *pairs)
+
+
+def _play(backend: Backend, count: int, rounds: int, random: np.random.Generator, report: LeakReport) -> list[Episodes]:
+    """Play random actions; on the way check that a step neither uses the truth nor the names of the options."""
+    state = backend.start(count, random)
+    states, agents = [state], backend.n_agents
+    report.checks += ["step ignores the truth", "step is equivariant"] if rounds and agents > 1 else []
+    for _ in range(rounds if agents > 1 else 0):
+        reads = random.random((count, agents, agents)) < 0.5
+        reads[:, np.arange(agents), np.arange(agents)] = False
+        behaviours = random.integers(1, 4, size=(count, agents))
+        behaviours[random.random((count, agents)) < 0.2] = KEEP
+        noise = random.gumbel(size=(count, agents, backend.n_options))
+        after = backend.advance(state, reads, behaviours, noise)
+        other = backend.advance(_declare_other(state, random), reads, behaviours, noise)
+        if _differ(after.answers, other.answers).any():
+            report.leaks.append(Leak("step ignores the truth", "answers", "they change with the declared truth"))
+        names = random_order(count, backend.n_options, random)
+        moved = np.take_along_axis(noise, np.broadcast_to(names.argsort(1)[:, None], noise.shape), axis=2)
+        renamed = backend.advance(relabel_options(state, names), reads, behaviours, moved)
+        if _differ(renamed.answers, relabel_options(after, names).answers).any():
+            report.leaks.append(Leak("step is equivariant", "answers", "they change when options are renamed"))
+        state = after
+        states.append(state)
+    return states
+
+
+def _declare_other(state: Episodes, random: np.random.Generator) -> Episodes:
+    """Return the same debates with another option called right."""
+    return replace(state, truth=(state.truth + random.integers(1, state.options, state.batch)) % state.options)
+
+
+def _differ(left: NDArray[Any], right: NDArray[Any]) -> Bools:
+    return np.asarray(~((left == right) | ((left != left) & (right != right))))
+
+
+def _audit_storage(start: Episodes, report: LeakReport) -> None:
+    """Place and tie order of the truth, tied first answers, and tied majorities, over all debates."""
+    rank = np.take_along_axis(start.tie, start.truth[:, None], axis=1)[:, 0]
+    for check, values in (("place of the truth", start.truth), ("tie order of the truth", rank)):
+        report.checks.append(check)
+        counts = np.bincount(values, minlength=start.options)
+        p = float(stats.chisquare(counts).pvalue)
+        if p < _ALPHA:
+            where = "truth" if check.startswith("place") else "tie"
+            report.leaks.append(Leak(check, where, f"not uniform over {start.options} options (p = {p:.1e})"))
+    counts = option_counts(start.answers, start.options)
+    _audit_ties("ties of the majority", "majority", counts[:, None], majority(start)[:, None], start, report)
+    if start.private is not None and start.private.ndim == 3:
+        _audit_ties("ties of the first answers", "answers", start.private, start.answers, start, report)
+
+
+def _audit_ties(check: str, name: str, values: NDArray[Any], chosen: Ints, start: Episodes, report: LeakReport) -> None:
+    """Among ties that the truth is part of, it must win 1/n of those with n tied options."""
+    report.checks.append(check)
+    top = values == values.max(axis=2, keepdims=True)
+    truth = np.broadcast_to(start.truth[:, None], chosen.shape)
+    size = top.sum(axis=2)
+    tied = (size > 1) & np.take_along_axis(top, truth[..., None], axis=2)[..., 0]
+    share = 1.0 / size[tied]
+    if tied.sum() < _LEAST:
+        return
+    z = ((chosen == truth)[tied].sum() - share.sum()) / np.sqrt((share * (1 - share)).sum())
+    if 2 * stats.norm.sf(abs(z)) < _ALPHA:
+        report.leaks.append(Leak(check, name, f"the truth wins {z:+.1f} standard errors off its share of ties"))
+
+
+def _audit_observation(
+    state: Episodes, look: Observer, names: Sequence[str], random: np.random.Generator, report: LeakReport
+) -> None:
+    """The four checks of what is observed of one round's debates."""
+    seen = _flat(look(state))
+    for check, changed in (
+        ("observation ignores the truth", _declare_other(state, random)),
+        ("observation is equivariant", relabel_options(state, random_order(state.batch, state.options, random))),
+    ):
+        _note(report, check)
+        other = _flat(look(changed))
+        gap = np.abs(seen - other) > _ROUNDING * np.maximum(1.0, np.abs(seen))
+        for column in np.flatnonzero(gap.any(axis=0)):
+            detail = f"changes in {gap[:, column].mean():.1%} of the debates, round {state.t}"
+            report.leaks.append(Leak(check, _name(names, int(column)), detail))
+    _note(report, "features know nothing of the truth's place")
+    _note(report, "no feature gives correctness away")
+    fields = {f"{key} of agent {i}": value[:, i] for key, value in _public(state) for i in range(state.n_agents)}
+    columns = [(_name(names, column), seen[:, column]) for column in range(seen.shape[1])]
+    for name, values in (*columns, *fields.items()):
+        _audit_column(name, values, state, report)
+
+
+def _public(state: Episodes) -> Iterator[tuple[str, Floats]]:
+    for key in ("confidence", "flips", "cost", "agent_tie"):
+        value = getattr(state, key)
+        if value is not None:
+            yield key, value
+
+
+def _audit_column(name: str, values: Floats, state: Episodes, report: LeakReport) -> None:
+    """Is a feature distributed differently by the truth's place, or does it tell right answers from wrong ones?"""
+    if values.min() == values.max():
+        return
+    groups = [values[state.truth == k] for k in range(state.options)]
+    p = stats.kruskal(*groups).pvalue if all(len(group) > 1 for group in groups) else 1.0
+    if p < _ALPHA:
+        detail = f"its distribution depends on which option is right (p = {p:.1e}), round {state.t}"
+        report.leaks.append(Leak("features know nothing of the truth's place", name, detail))
+    right = state.answers == state.truth[:, None]
+    votes = (state.answers[:, :, None] == state.answers[:, None, :]).sum(axis=2)
+    for agent in range(state.n_agents):
+        for count in range(1, state.n_agents + 1):
+            if _separates(values, right[:, agent], votes[:, agent] == count, state.items):
+                detail = f"it tells agent {agent}'s right answers from wrong ones, {count} vote(s), round {state.t}"
+                report.leaks.append(Leak("no feature gives correctness away", name, detail))
+
+
+def _separates(values: Floats, right: Bools, among: Bools, items: Ints) -> bool:
+    """Does a threshold on ``values`` tell right from wrong without error, with enough different items of each kind?"""
+    good, bad = values[right & among], values[~right & among]
+    if len(good) < _LEAST or len(bad) < _LEAST or not (good.min() > bad.max() or good.max() < bad.min()):
+        return False
+    return all(len(np.unique(items[among & kind])) >= _LEAST for kind in (right, ~right))
+
+
+def _audit_controller(
+    state: Episodes, controller: Controller, rounds: int, random: np.random.Generator, seed: int, report: LeakReport
+) -> None:
+    """Decisions must stay the same when another option is declared right, and when options are renamed."""
+
+    def decide(episodes: Episodes) -> tuple[Bools, Ints]:
+        seen = observe(episodes.public(), max(rounds, 1), identity=controller.identity, evidence=controller.evidence)
+        view = episodes if controller.uses_labels else episodes.public()
+        return controller.decide(seen, view, generator("leak audit", "decisions", seed))
+
+    plain = decide(state)
+    for check, changed in (
+        ("controller ignores the truth", _declare_other(state, random)),
+        ("controller is equivariant", relabel_options(state, random_order(state.batch, state.options, random))),
+    ):
+        _note(report, check)
+        for name, left, right in zip(("reads", "behaviours"), plain, decide(changed), strict=True):
+            share = _differ(np.asarray(left), np.asarray(right)).mean()
+            if share > 0:
+                report.leaks.append(Leak(check, name, f"{share:.1%} of them change, round {state.t}"))
+
+
+class _Declared:
+    """A back end that plays on as before but declares another option right."""
+
+    def __init__(self, backend: Backend, seed: int) -> None:
+        self._backend = backend
+        self._random = generator("leak audit", "declared", seed)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    def start(self, batch: int, random: np.random.Generator, *, items: Sequence[int] | None = None) -> Episodes:
+        return _declare_other(self._backend.start(batch, random, items=items), self._random)
+
+
+def _audit_environment(env: Any, backend: Backend, seed: int, report: LeakReport) -> None:
+    """Play the environment twice, the second time with other options declared right: equal observations but rewards."""
+    check = "environment's observations ignore the truth"
+    _note(report, check)
+    twin, other = copy.copy(env), copy.copy(env)
+    other.backend = _Declared(backend, seed)
+    names = getattr(env, "feature_names", ())
+    found: set[str] = set()
+    for episode in range(100):
+        seen, another = twin.reset(seed=seed + episode)[0], other.reset(seed=seed + episode)[0]
+        random = generator("leak audit", "actions", seed + episode)
+        while True:
+            for agent in seen:
+                gap = _differ(np.asarray(seen[agent]).reshape(-1), np.asarray(another[agent]).reshape(-1))
+                found |= {_name(names, int(column)) for column in np.flatnonzero(gap)}
+            if not twin.agents or not other.agents:
+                break
+            actions = {agent: random.integers(twin.action_space(agent).nvec) for agent in twin.agents}
+            seen, another = twin.step(actions)[0], other.step(actions)[0]
+    report.leaks += [Leak(check, name, "it changes with the declared truth") for name in sorted(found)]
+
+
+def _flat(seen: NDArray[Any]) -> Floats:
+    values = np.asarray(seen, dtype=float)
+    return values.reshape(len(values), -1)
+
+
+def _name(names: Sequence[str], column: int) -> str:
+    return f"{names[column % len(names)]}" if names else f"feature {column}"
+
+
+def _note(report: LeakReport, check: str) -> None:
+    if check not in report.checks:
+        report.checks.append(check)
