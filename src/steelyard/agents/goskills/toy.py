@@ -1,0 +1,75 @@
+"""A small generated library with tasks: embedded, licence-free, and easy on purpose.
+
+Twelve subjects with five skills each (read, clean, analyse, report, check), whose texts name each other as real ones do.
+A task goes through three or four stages of one subject, names some of the skills and describes the others.
+"""
+
+from __future__ import annotations
+
+from steelyard import rng
+from steelyard.agents.goskills.queries import Query
+from steelyard.agents.goskills.skill import Skill
+
+_SUBJECTS = (
+    ("tide", "tide gauge levels", "netcdf", "water heights along the coast"),
+    ("bakery", "bakery orders", "csv", "loaves that customers asked for"),
+    ("orchard", "orchard harvest weights", "xlsx", "apples picked from each tree"),
+    ("tram", "tram timetables", "json", "departures at every stop"),
+    ("choir", "choir recordings", "wav", "voices that sing together"),
+    ("quarry", "quarry stone samples", "yaml", "rocks cut from the face"),
+    ("beehive", "beehive temperatures", "parquet", "how warm colonies keep their brood"),
+    ("library", "library loans", "sqlite", "books that readers took home"),
+    ("glacier", "glacier photographs", "tiff", "ice edges seen from the air"),
+    ("pottery", "pottery firing logs", "txt", "heat curves of a kiln"),
+    ("harbour", "harbour ship calls", "xml", "vessels that moored at the pier"),
+    ("garden", "garden seed inventories", "toml", "seeds kept for next spring"),
+)
+_STAGES = (
+    ("reader", "Parses {data} from {format} files into a table. Use when {data} arrive as {format}.",
+     "Use before {name}-cleaner. Never edit the source files.", "Load {plain} from the {format} files"),
+    ("cleaner", "Removes duplicates and gaps from {data}. Use when readings are missing or doubled.",
+     "Requires {name}-reader. See also {name}-analyst.", "Drop what is doubled or missing among {plain}"),
+    ("analyst", "Finds trends and outliers in {data} with statistics. Not for forecasting.",
+     "Depends on {name}-cleaner; then follow with {name}-reporter.", "Look for trends and outliers in {plain}"),
+    ("reporter", "Writes a summary report with charts of {data} as PDF. Use to hand results to readers.",
+     "Combine with {name}-analyst. Check the output with {name}-checker.", "Summarise {plain} with charts as pdf"),
+    ("checker", "Validates tables and reports about {data} against limits. Use to verify before release.",
+     "Use together with {name}-reporter. Do not use it on raw files.", "Make sure that limits hold for {plain}"),
+)  # fmt: skip
+_TASKS_PER_SUBJECT = 3
+
+
+def toy_skills() -> list[Skill]:
+    """Return the 60 skills of the toy library."""
+    found = []
+    for name, what, form, _ in _SUBJECTS:
+        for stage, description, body, _ in _STAGES:
+            words = {"name": name, "data": what, "format": form}
+            found.append(
+                Skill(
+                    f"{name}-{stage}",
+                    description.format(**words),
+                    f"# {name.title()} {stage}\n\n{body.format(**words)}\n",
+                    inputs=(form,) if stage == "reader" else ("table",),
+                    outputs=("pdf",) if stage == "reporter" else ("table",),
+                )
+            )
+    return found
+
+
+def toy_queries() -> list[Query]:
+    """Return the 36 tasks, three a subject; what each names and describes is drawn from one stream."""
+    draws = rng.generator("goskills", "toy", 0)
+    found = []
+    for name, what, form, plain in _SUBJECTS:
+        for number in range(_TASKS_PER_SUBJECT):
+            stages = sorted(draws.permutation(len(_STAGES))[: 3 + int(draws.integers(2))].tolist())
+            named = set(draws.permutation(stages)[:2].tolist())
+            lines = [f"Work through {what}. It must be done within a day."]
+            for stage in stages:
+                words = {"plain": plain, "format": form}
+                said = _STAGES[stage][3].format(**words)
+                lines.append(f"{said}, with {name}-{_STAGES[stage][0]}" if stage in named else said)
+            gold = tuple(f"{name}-{_STAGES[stage][0]}" for stage in stages)
+            found.append(Query("\n".join(lines), gold, f"{name} {number}"))
+    return found
