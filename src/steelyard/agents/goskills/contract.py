@@ -153,7 +153,7 @@ class ExecutionContract:
         if format not in ("markdown", "json"):
             raise InputError(f"format must be 'markdown' or 'json', got {format!r}")
         fields = self._fields()
-        full = Counts(*(len(fields[name]) for name in LISTS), len(self.payloads))
+        full = Counts(payloads=len(self.payloads), **{name: len(fields[name]) for name in LISTS})
         draw = markdown_text if format == "markdown" else json_text
         return Drawer(lambda counts, share: draw(fields, self.payloads, counts, share), full)
 

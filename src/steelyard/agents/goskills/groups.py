@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from steelyard.agents.goskills.graph import Edge, SkillGraph
-from steelyard.agents.goskills.profile import Profile, profile
+from steelyard.agents.goskills.profile import Profile
 from steelyard.agents.goskills.skill import Skill
 from steelyard.errors import InputError
 
@@ -49,7 +49,7 @@ class Group:
 
 
 def build_skill_groups(
-    skills: Sequence[Skill], graph: SkillGraph, max_members: int = 2, profiles: Sequence[Profile] | None = None
+    skills: Sequence[Skill], graph: SkillGraph, profiles: Sequence[Profile], max_members: int = 2
 ) -> tuple[Group, ...]:
     """Return one group per skill: its heaviest edges that are not semantic, dependency before workflow, ties by name.
 
@@ -58,7 +58,6 @@ def build_skill_groups(
     """
     if isinstance(max_members, bool) or not isinstance(max_members, int) or max_members < 0:
         raise InputError(f"max_members must be a whole number of at least 0, got {max_members!r}")
-    cues = [profile(skill) for skill in skills] if profiles is None else profiles
     groups = []
     for place in range(len(skills)):
         edges = [edge for edge in graph.leaving(place) if edge.kind != "semantic" and not edge.apart]
@@ -67,7 +66,7 @@ def build_skill_groups(
         for edge in edges:
             if len(chosen) < max_members:
                 chosen.setdefault(edge.target, edge)
-        members = tuple(Member(at, role_of(edge, cues[at], cues[place])) for at, edge in chosen.items())
+        members = tuple(Member(at, role_of(edge, profiles[at], profiles[place])) for at, edge in chosen.items())
         groups.append(Group(place, members))
     return tuple(groups)
 
@@ -89,6 +88,35 @@ def role_of(edge: Edge, member: Profile, anchor: Profile) -> Role:
     if member.checker:
         return "checker"
     return before if edge.kind == "dependency" else "formatter"
+
+
+class GroupRows:
+    """Groups as arrays.
+
+    Attributes:
+        anchors: Anchor of each group, shape (groups,).
+        members: Its members, filled up with the anchor, shape (groups, width).
+        real: Which of them are members, shape (groups, width).
+    """
+
+    def __init__(self, groups: Sequence[Group]) -> None:
+        width = max((len(group.members) for group in groups), default=0)
+        rows = [[*group.skills[1:], *[group.anchor] * (width - len(group.members))] for group in groups]
+        self.anchors = np.array([group.anchor for group in groups], dtype=np.int64)
+        self.members = np.array(rows, dtype=np.int64).reshape(len(groups), width)
+        self.real = np.arange(width) < np.array([[len(group.members)] for group in groups], dtype=np.int64)
+
+    def cover(self, cover: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return how well each group as a whole covers each feature, shape (groups, features)."""
+        best = cover[self.anchors]
+        for column in self.members.T:
+            best = np.maximum(best, cover[column])
+        return best
+
+    def mean(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the mean of a value over the members of each group, 0 without members, shape (groups,)."""
+        sums: NDArray[np.float64] = np.where(self.real, values[self.members], 0.0).sum(axis=1)
+        return sums / np.maximum(self.real.sum(axis=1), 1)
 
 
 class GroupGraph:
@@ -118,16 +146,13 @@ class GroupGraph:
         return sorted(zip(table.row.tolist(), table.col.tolist(), strict=True))
 
 
-def build_group_graph(
-    skills: Sequence[Skill], graph: SkillGraph, groups: Sequence[Group], profiles: Sequence[Profile] | None = None
-) -> GroupGraph:
+def build_group_graph(graph: SkillGraph, groups: Sequence[Group], profiles: Sequence[Profile]) -> GroupGraph:
     """Return the graph of the groups; group i is anchored at skill i. Reconstruction.
 
     Support: a member of one is the anchor of the other, or a dependency or workflow edge joins the anchors. Artifact:
     one gives a format that the other reads. Visible check: the other has a checker that reads what the first gives.
     Fallback: an alternative edge joins the anchors. Incompatibility: a text says not to use the two together.
     """
-    cues = [profile(skill) for skill in skills] if profiles is None else profiles
     pairs: dict[GroupKind, list[tuple[int, int]]] = {"support": [], "fallback": [], "incompatibility": []}
     for group in groups:
         pairs["support"] += [(group.anchor, member.skill) for member in group.members if member.role != "fallback"]
@@ -139,13 +164,15 @@ def build_group_graph(
             pairs["fallback"].append(ends)
         if edge.apart:
             pairs["incompatibility"].append(ends)
-    known = sorted({name for cue in cues for name in cue.reads | cue.writes})
+    known = sorted({name for cues in profiles for name in cues.reads | cues.writes})
     column = {name: place for place, name in enumerate(known)}
-    gives = _incidence([set().union(*(cues[at].writes for at in group.skills)) for group in groups], column)
-    takes = _incidence([set().union(*(cues[at].reads for at in group.skills)) for group in groups], column)
-    checks = _incidence(
-        [set().union(*(cues[at].reads for at in group.skills if cues[at].checker)) for group in groups], column
-    )
+    sides: list[list[set[str]]] = [[], [], []]
+    for group in groups:
+        cues = [profiles[at] for at in group.skills]
+        sides[0].append({name for one in cues for name in one.writes})
+        sides[1].append({name for one in cues for name in one.reads})
+        sides[2].append({name for one in cues if one.checker for name in one.reads})
+    gives, takes, checks = (_incidence(side, column) for side in sides)
     size = len(groups)
     tables: dict[GroupKind, sparse.csr_array] = {kind: _both_ways(_pairs(found, size)) for kind, found in pairs.items()}
     tables["artifact"] = _both_ways(gives @ takes.T)

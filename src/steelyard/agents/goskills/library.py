@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from steelyard.agents.goskills.graph import SkillGraph
     from steelyard.agents.goskills.groups import Group, GroupGraph
     from steelyard.agents.goskills.linker import Linker
+    from steelyard.agents.goskills.profile import Profile
 
 
 class SkillLibrary:
@@ -129,6 +131,13 @@ class SkillLibrary:
             raise InputError(f"no skill is called {name!r}.{did_you_mean(name, self._index)}")
         return self._index[name]
 
+    @cached_property
+    def profiles(self) -> tuple[Profile, ...]:
+        """What the rules read out of each skill, in the order of the skills; computed once."""
+        from steelyard.agents.goskills.profile import profile
+
+        return tuple(profile(skill) for skill in self.skills)
+
     def build_graph(
         self,
         linker: Literal["rules"] | Linker = "rules",
@@ -168,6 +177,6 @@ class SkillLibrary:
 
         if self.graph is None:
             raise InputError("the library has no graph yet; call build_graph() before build_groups()")
-        self.groups = build_skill_groups(self.skills, self.graph, max_members)
-        self.group_graph = build_group_graph(self.skills, self.graph, self.groups)
+        self.groups = build_skill_groups(self.skills, self.graph, self.profiles, max_members)
+        self.group_graph = build_group_graph(self.graph, self.groups, self.profiles)
         return self

@@ -16,8 +16,8 @@ from steelyard.agents.goskills.contract import ExecutionContract, check_limits
 from steelyard.agents.goskills.contract import count_tokens as default_counter
 from steelyard.agents.goskills.core import Weights, anchor_score, coverage_debt, visible_requirement_coverage
 from steelyard.agents.goskills.cover import CueIndex
+from steelyard.agents.goskills.groups import Group, GroupRows
 from steelyard.agents.goskills.library import SkillLibrary
-from steelyard.agents.goskills.profile import profile
 from steelyard.agents.goskills.schema import (
     DEFAULT_CONFIDENCES,
     Confidences,
@@ -62,7 +62,7 @@ class Reading:
     terms: Mapping[str, Array]
     scores: Array
     fits: NDArray[np.bool_]
-    plan: tuple[int, ...]
+    plan: tuple[Group, ...]
     steps: tuple[Step, ...]
     debt: tuple[Feature, ...]
 
@@ -151,7 +151,8 @@ class GoSkillsRetriever:
         assert library.graph is not None
         assert library.group_graph is not None
         self._graph, self._links = library.graph, library.group_graph
-        self._profiles = [profile(skill) for skill in library.skills]
+        self._profiles = library.profiles
+        self._groups, self._rows = library.groups, GroupRows(library.groups)
         self._cues = CueIndex(self._profiles)
         self._vectors = CardVectors(library.skills, embedder)
         self._words = BM25Index()
@@ -161,6 +162,10 @@ class GoSkillsRetriever:
         )
         degrees = self._graph.degrees().astype(np.float64)
         self._centrality = degrees / max(degrees.max(), 1.0)
+        self._takes = {
+            name: np.array([float(name in cues.reads) for cues in self._profiles])
+            for name in sorted({name for cues in self._profiles for name in cues.reads})
+        }
         self._entry = np.array([float(cues.entry) for cues in self._profiles])
 
     def retrieve(self, task: str) -> ExecutionContract:
@@ -179,7 +184,7 @@ class GoSkillsRetriever:
             InputError: As in :meth:`retrieve`.
         """
         reading = self.read(task)
-        return writing.explanation(reading, self.library, self._contract(reading), self._vrc(reading))
+        return writing.explanation(reading, self.library.skills, self._contract(reading), self._vrc(reading))
 
     def read(self, task: str) -> Reading:
         """Return everything that a retrieval computes, before it is put into words.
@@ -211,28 +216,25 @@ class GoSkillsRetriever:
         lex = lexical / lexical.max() if lexical.max() > 0 else lexical
         cov = cover.mean(axis=1) if required else np.zeros(len(lex))
         wanted = {name for feature in required if feature.dimension == "artifacts" for name in feature.phrases}
-        takes = np.array([float(bool(wanted & cues.reads)) for cues in self._profiles])
-        own = (lex + cos) / 2
-        bonus = np.array([np.mean([own[at] for at in group.skills[1:]] or [0.0]) for group in self.library.groups])
+        takes = np.max([self._takes[name] for name in sorted(wanted & set(self._takes))], axis=0, initial=0.0)
         unfit = self._cues.unfit(required)
         for named in sorted({place for feature in required for place in feature.skills}):
             table = self._links.tables["incompatibility"]
             unfit[table.indices[table.indptr[named] : table.indptr[named + 1]]] = True
         return {
             "lex": lex, "cos": cos, "cov": cov, "role_fit": (self._entry + takes) / 2, "centrality": self._centrality,
-            "group_bonus": bonus, "incompat": unfit.astype(np.float64),
+            "group_bonus": self._rows.mean((lex + cos) / 2), "incompat": unfit.astype(np.float64),
         }  # fmt: skip
 
     def _plan(
         self, cover: Array, scores: Array, fits: NDArray[np.bool_], required: tuple[Feature, ...], named: set[int]
-    ) -> tuple[tuple[int, ...], tuple[Step, ...]]:
+    ) -> tuple[tuple[Group, ...], tuple[Step, ...]]:
         if not fits.any():
             return (), ()
         anchor = int(np.argmax(np.where(fits, scores, -np.inf)))
-        groups = self.library.groups
-        plan = grow_plan(
+        grown = grow_plan(
             anchor,
-            groups,
+            self._rows,
             self._links,
             cover,
             np.where(fits, scores, 0.0),
@@ -240,13 +242,14 @@ class GoSkillsRetriever:
             self._max_support,
             self._stop,
         )
-        pool = {skill for group in plan for skill in groups[group].skills}
+        plan = tuple(self._groups[group] for group in grown)
+        pool = {skill for group in plan for skill in group.skills}
         if self.backfill:
             pool |= named | set(self._best(scores, fits)) | self._cheapest_cover(cover)
         literal = np.array([feature.conf >= self._sure.literal for feature in required], dtype=np.bool_)
         costs = self._costs() if self._by_tokens else None
         steps = squeeze(anchor, pool, cover, literal, scores, self._weights, self.budget, self._theta, costs)
-        return tuple(plan), tuple(steps)
+        return plan, tuple(steps)
 
     def _best(self, scores: Array, fits: NDArray[np.bool_]) -> list[int]:
         order = np.lexsort((np.arange(len(scores)), -scores))
@@ -270,7 +273,7 @@ class GoSkillsRetriever:
     def _contract(self, reading: Reading) -> ExecutionContract:
         places = [step.skill for step in reading.steps]
         contract = ExecutionContract(
-            **writing.fields(reading, self.library, self._graph, self._profiles),
+            **writing.fields(reading, self.library.skills, self._graph, self._profiles),
             payloads=tuple(self.library.skills[place] for place in places),
             **self._limits,
         )

@@ -149,7 +149,7 @@ def _named(task: str, names: NameIndex) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def _operation(clause: str, names: NameIndex, sure: Confidences) -> Feature | None:
-    """Return the first verb of a clause with up to four words after it; its phrases are their pairs and the skills named."""
+    """Return the first verb of a clause with up to four words after it; phrases are their pairs and named skills."""
     words = content_words(clause)
     at = next((place for place, word in enumerate(words) if word in VERBS or stem(word) in VERBS), None)
     if at is None:

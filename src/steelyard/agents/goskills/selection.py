@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.agents.goskills.core import Weights, bottleneck_gain, expansion_gain
-from steelyard.agents.goskills.groups import Group, GroupGraph
+from steelyard.agents.goskills.groups import GroupGraph, GroupRows
 
 Array = NDArray[np.float64]
 Stop = Literal["coverage", "whole score"]
@@ -25,19 +25,9 @@ class Step(NamedTuple):
     gain: float
 
 
-def group_cover(groups: Sequence[Group], cover: Array) -> Array:
-    """Return how well each group as a whole covers each feature, shape (groups, features)."""
-    best = cover[[group.anchor for group in groups]]
-    width = max((len(group.members) for group in groups), default=0)
-    for position in range(width):
-        rows = [group.skills[min(position + 1, len(group.members))] for group in groups]
-        best = np.maximum(best, cover[rows])
-    return best
-
-
 def grow_plan(
     anchor: int,
-    groups: Sequence[Group],
+    groups: GroupRows,
     links: GroupGraph,
     cover: Array,
     scores: Array,
@@ -58,10 +48,10 @@ def grow_plan(
         stop: Growth ends when the best group adds less than .05 of this.
     """
     plan = [anchor]
-    table = group_cover(groups, cover)
+    table = groups.cover(cover)
     covered = table[anchor]
     needed = max(cover.shape[1], 1)
-    for _ in range(min(max_support, len(groups) - 1)):
+    for _ in range(min(max_support, len(scores) - 1)):
         added = np.maximum(table - covered, 0.0).sum(axis=1) / needed
         gain = expansion_gain(added, links.link(plan), scores, weights)
         gain[plan] = -np.inf

@@ -41,10 +41,10 @@ VERBS = _words(
     "upload validate verify visualise visualize wrap write"
 )
 ARTIFACTS = _words(
-    "api app article benchmark brochure chart checklist dashboard database dataset design diagram document "
-    "draft figure form graph heatmap index invoice letter manuscript map model network newsletter notebook paper "
-    "pipeline plan plot poster presentation proposal protocol report schema script simulation slide spreadsheet summary table template "
-    "test tree tutorial video website workflow"
+    "api app article benchmark brochure chart checklist dashboard database dataset design diagram document draft "
+    "figure form graph heatmap index invoice letter manuscript map model network newsletter notebook paper "
+    "pipeline plan plot poster presentation proposal protocol report schema script simulation slide spreadsheet "
+    "summary table template test tree tutorial video website workflow"
 )
 _FORMAT = re.compile(r"\.?\b([A-Za-z][A-Za-z0-9]{1,7})\b")
 _BREAK = re.compile(r"[.,;:!?()\[\]{}|/\n\u2013\u2014]+|\s-\s")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from steelyard.agents.goskills.contract import Debt, ExecutionContract, Note, Start, Support
 from steelyard.agents.goskills.core import Coverage
 from steelyard.agents.goskills.graph import SkillGraph
-from steelyard.agents.goskills.library import SkillLibrary
 from steelyard.agents.goskills.profile import Profile
+from steelyard.agents.goskills.skill import Skill
 
 if TYPE_CHECKING:
     from steelyard.agents.goskills.retriever import Reading
@@ -18,7 +18,7 @@ MAX_NOTES = 12  # lines of CHECK, and of AVOID
 _SHOWN = 20  # scored skills in an explanation
 
 
-def fields(reading: Reading, library: SkillLibrary, graph: SkillGraph, profiles: Sequence[Profile]) -> dict[str, Any]:
+def fields(reading: Reading, skills: Sequence[Skill], graph: SkillGraph, profiles: Sequence[Profile]) -> dict[str, Any]:
     """Return the fields of a contract by name, ``payloads`` left out.
 
     CHECK: constraints of the task, what checkers among the chosen skills say to check, and the products that the task
@@ -28,8 +28,8 @@ def fields(reading: Reading, library: SkillLibrary, graph: SkillGraph, profiles:
     if not reading.steps:
         return {"start": None, "debt": debt}
     chosen = [step.skill for step in reading.steps]
-    anchor, skills = chosen[0], library.skills
-    roles = _roles(reading, library)
+    anchor = chosen[0]
+    roles = _roles(reading)
     support = [
         Support(skills[place].name, roles.get(place, "backfill"), profiles[place].use_when)
         for place in graph.in_order(chosen)
@@ -56,13 +56,13 @@ def fields(reading: Reading, library: SkillLibrary, graph: SkillGraph, profiles:
     }
 
 
-def _roles(reading: Reading, library: SkillLibrary) -> dict[int, str]:
+def _roles(reading: Reading) -> dict[int, str]:
     """Return the role of every skill of the plan: that in the first group that holds it; other anchors support."""
     roles: dict[int, str] = {}
     for group in reading.plan:
-        for member in library.groups[group].members:
+        for member in group.members:
             roles.setdefault(member.skill, member.role)
-        roles.setdefault(group, "support")
+        roles.setdefault(group.anchor, "support")
     return roles
 
 
@@ -73,9 +73,11 @@ def _reason(reading: Reading, anchor: int) -> str:
     return f"{how} anchor by score ({reading.scores[anchor]:.3f}); covers {met} of {len(reading.required)} requirements"
 
 
-def explanation(reading: Reading, library: SkillLibrary, contract: ExecutionContract, vrc: Coverage) -> dict[str, Any]:
+def explanation(
+    reading: Reading, skills: Sequence[Skill], contract: ExecutionContract, vrc: Coverage
+) -> dict[str, Any]:
     """Return a retrieval as plain values: schema, scores, plan, chosen skills with reasons, debt, contract."""
-    skills, schema = library.skills, reading.schema
+    schema = reading.schema
     order = sorted(range(len(skills)), key=lambda place: (-reading.scores[place], place))[:_SHOWN]
     return {
         "schema": {
@@ -100,12 +102,9 @@ def explanation(reading: Reading, library: SkillLibrary, contract: ExecutionCont
         ],
         "plan": [
             {
-                "anchor": skills[group].name,
+                "anchor": skills[group.anchor].name,
                 "kind": "anchor" if number == 0 else "support",
-                "members": [
-                    {"skill": skills[member.skill].name, "role": member.role}
-                    for member in library.groups[group].members
-                ],
+                "members": [{"skill": skills[member.skill].name, "role": member.role} for member in group.members],
             }
             for number, group in enumerate(reading.plan)
         ],
