@@ -116,7 +116,7 @@ class Debate:
         named = _named(agents)
         self.names = tuple(named)
         self._agents: tuple[ChatAgent, ...] = tuple(as_agent(agent) for agent in named.values())
-        self._controller = _controller(controller, len(named))
+        self._controller = usable_controller(controller, len(named))
         _check_numbers(rounds, timeout, max_new_tokens, max_concurrency)
         if len(named) < 2 and rounds and not isinstance(self._controller, KeepAll):
             raise InputError("a debate needs at least 2 agents; with rounds=0 one agent's answer is taken as it is.")
@@ -172,7 +172,9 @@ class Debate:
         await self._round(table, [Asking(agent, START, ()) for agent in range(len(self.names))], slots)
         state = table.first()
         while state.t < self._rounds and not is_finished(state, self._stop)[0]:
-            reads, behaviours = self._regulate(state, question)
+            reads, behaviours = regulate(
+                self._controller, state, rounds=self._rounds, question=question, seed=self._seed
+            )
             asked = table.begin_round(reads, behaviours)
             await self._round(table, [Asking(*each) for each in asked], slots)
             state = table.end_round()
@@ -225,23 +227,32 @@ class Debate:
             self._on_turn(turn)
         return turn
 
-    def _regulate(self, state: State, question: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Return what the controller wants, reads (1, N, N) and behaviours (1, N), not yet checked."""
-        if hasattr(self._controller, "act"):
-            graph, names = self._controller.act(state)
-            unknown = [name for name in names if name not in BEHAVIOURS]
-            if unknown:
-                raise InputError(
-                    f"the controller asks for behaviour {unknown[0]!r}; there are {', '.join(BEHAVIOURS)}."
-                )
-            return np.asarray(graph)[None], np.array([[BEHAVIOURS.index(name) for name in names]], dtype=np.int64)
-        seen = observe(
-            state, self._rounds, identity=self._controller.identity, evidence=self._controller.evidence is not False
-        )
-        decided: tuple[NDArray[Any], NDArray[np.int64]] = self._controller.decide(
-            seen, state, generator(f"dear/live/{question}", f"round/{state.t}", self._seed)
-        )
-        return decided
+
+def regulate(
+    controller: Any, state: State, *, rounds: int, question: str, seed: int
+) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Return what a controller wants in one live debate: reads (1, N, N) and behaviours (1, N), not yet checked.
+
+    Args:
+        controller: With ``act(state)``, or with ``decide`` as the fixed ones have it.
+        state: The debate's public state.
+        rounds: Most rounds of the debate.
+        question: Its text, which seeds what the controller draws.
+        seed: For the same.
+
+    Raises:
+        InputError: ``act`` names an unknown behaviour.
+    """
+    if hasattr(controller, "act"):
+        graph, names = controller.act(state)
+        unknown = [name for name in names if name not in BEHAVIOURS]
+        if unknown:
+            raise InputError(f"the controller asks for {unknown[0]!r}; behaviours are {', '.join(BEHAVIOURS)}.")
+        return np.asarray(graph)[None], np.array([[BEHAVIOURS.index(name) for name in names]], dtype=np.int64)
+    seen = observe(state, rounds, identity=controller.identity, evidence=controller.evidence is not False)
+    stream = generator(f"dear/live/{question}", f"round/{state.t}", seed)
+    decided: tuple[NDArray[Any], NDArray[np.int64]] = controller.decide(seen, state, stream)
+    return decided
 
 
 class FixedGraph:
@@ -271,8 +282,12 @@ def _named(agents: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
     return named
 
 
-def _controller(controller: Any, agents: int) -> Any:
-    """Return something with ``act`` or ``decide``."""
+def usable_controller(controller: Any, agents: int) -> Any:
+    """Return something with ``act`` or ``decide``: None is all read all, an array a fixed graph.
+
+    Raises:
+        InputError: It is none of these, or a graph of a wrong shape or with values other than 0 and 1.
+    """
     if controller is None:
         return FullyConnected(early_stop="unanimous")
     if callable(getattr(controller, "act", None)) or callable(getattr(controller, "decide", None)):

@@ -141,6 +141,6 @@ def spelt_out(argument: str, shown: Sequence[str]) -> str:
     letters = LABELS[: len(shown)]
 
     def text(found: re.Match[str]) -> str:
-        return shown[letters.index((found[1] or found[2]).upper())]
+        return f'"{shown[letters.index(found[1] or found[2])]}"'
 
     return re.sub(rf"\b(?:option|choice|answer)\s\(?([{letters}])\b\)?|\(([{letters}])\)", text, argument)
