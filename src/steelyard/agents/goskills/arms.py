@@ -40,6 +40,7 @@ BASELINES = (
     _arm("gos_ppr", "Graph of Skills: personalised PageRank", "baseline"),
     _arm("naive_grouping", "Hybrid, shown as groups by cosine", "baseline"),
     _arm("hybrid_backfill", "Hybrid, named skills first", "baseline"),
+    _arm("chunked_backfill", "Hybrid with vectors of the clauses, named skills first", "baseline"),
 )
 ARMS = (*RUN, *ABLATIONS, *BASELINES)
 RUN_NAMES = tuple(arm.name for arm in RUN)

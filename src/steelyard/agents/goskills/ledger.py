@@ -29,7 +29,7 @@ DECISIONS = (
     Decision(
         id="S5", what="Dimensions of the query schema", chosen="goal, task_name, domain, operations, artifacts, "
         "constraints, keywords", source=Source.RECON, why="the sources say seven; Graph of Skills has these seven",
-        alternatives=("a schema callable of your own",), knob="schema",
+        alternatives=("a schema callable of your own",), knob="schema_reader",
     ),
     Decision(
         id="S6", what="Confidence of a feature, and from where on it is required", chosen="literal name or format .95, "

@@ -1,14 +1,20 @@
-"""A small generated library with tasks: embedded, licence-free, and easy on purpose.
+"""A small generated library with tasks: embedded, and made so that links between skills help.
 
 Twelve subjects with five skills each (read, clean, analyse, report, check), whose texts name each other as real ones do.
-A task goes through three or four stages of one subject, names some of the skills and describes the others.
+A task goes through two or three stages of each of three subjects, names one skill a subject and describes the others
+in words that their cards lack: rankings find the named ones, and links between skills lead to the rest.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from steelyard import rng
 from steelyard.agents.goskills.queries import Query
 from steelyard.agents.goskills.skill import Skill
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _SUBJECTS = (
     ("tide", "tide gauge levels", "netcdf", "water heights along the coast"),
@@ -36,7 +42,8 @@ _STAGES = (
     ("checker", "Validates tables and reports about {data} against limits. Use to verify before release.",
      "Use together with {name}-reporter. Do not use it on raw files.", "Make sure that limits hold for {plain}"),
 )  # fmt: skip
-_TASKS_PER_SUBJECT = 3
+TASKS = 36
+_SUBJECTS_PER_TASK = 3
 
 
 def toy_skills() -> list[Skill]:
@@ -58,18 +65,19 @@ def toy_skills() -> list[Skill]:
 
 
 def toy_queries() -> list[Query]:
-    """Return the 36 tasks, three a subject; what each names and describes is drawn from one stream."""
+    """Return 36 tasks of three subjects each; what each goes through and names is drawn from one stream."""
     draws = rng.generator("goskills", "toy", 0)
-    found = []
-    for name, what, form, plain in _SUBJECTS:
-        for number in range(_TASKS_PER_SUBJECT):
-            stages = sorted(draws.permutation(len(_STAGES))[: 3 + int(draws.integers(2))].tolist())
-            named = set(draws.permutation(stages)[:2].tolist())
-            lines = [f"Work through {what}. It must be done within a day."]
-            for stage in stages:
-                words = {"plain": plain, "format": form}
-                said = _STAGES[stage][3].format(**words)
-                lines.append(f"{said}, with {name}-{_STAGES[stage][0]}" if stage in named else said)
-            gold = tuple(f"{name}-{_STAGES[stage][0]}" for stage in stages)
-            found.append(Query("\n".join(lines), gold, f"{name} {number}"))
-    return found
+    return [_toy_query(draws, number) for number in range(TASKS)]
+
+
+def _toy_query(draws: np.random.Generator, number: int) -> Query:
+    lines, gold = ["Put three collections in order. It must be done within a day."], []
+    for subject in draws.permutation(len(_SUBJECTS))[:_SUBJECTS_PER_TASK]:
+        name, _, form, plain = _SUBJECTS[subject]
+        stages = sorted(draws.permutation(len(_STAGES))[: 2 + int(draws.integers(2))].tolist())
+        named = int(draws.integers(len(stages)))
+        for place, stage in enumerate(stages):
+            said = _STAGES[stage][3].format(plain=plain, format=form)
+            gold.append(f"{name}-{_STAGES[stage][0]}")
+            lines.append(f"{said}, with {gold[-1]}" if place == named else said)
+    return Query("\n".join(lines), tuple(gold), f"toy {number}")
