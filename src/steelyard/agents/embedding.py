@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,13 @@ Encoder = Callable[[Sequence[str]], NDArray[np.float32]]
 """From texts to unit rows, float32 of shape (texts, width)."""
 
 _SCHEMA = "CREATE TABLE IF NOT EXISTS vectors (key BLOB PRIMARY KEY, vector BLOB NOT NULL) WITHOUT ROWID"
-_MAX_VARIABLES = 500  # of one SQL statement
 
 
 def as_encoder(embedder: Any) -> Encoder:
     """Return ``embedder`` as a function from texts to unit rows that checks what comes back.
 
     Args:
-        embedder: An Embedder of ``steelyard.models`` (it has ``encode``), or a function from a list of texts to vectors.
+        embedder: An Embedder of ``steelyard.models`` (it has ``encode``), or a function from texts to vectors.
 
     Raises:
         InputError: It is neither; and, when called, not one finite vector per text, all of one width: the message
@@ -138,13 +137,11 @@ class EmbeddingCache:
             return {key: self._memory[key] for key in keys if key in self._memory}
         wanted = sorted(set(keys))
 
-        def rows(connection: sqlite3.Connection) -> Iterator[tuple[bytes, bytes]]:
-            for start in range(0, len(wanted), _MAX_VARIABLES):
-                part = wanted[start : start + _MAX_VARIABLES]
-                marks = ",".join("?" * len(part))
-                yield from connection.execute(f"SELECT key, vector FROM vectors WHERE key IN ({marks})", part)
+        def rows(connection: sqlite3.Connection) -> list[tuple[bytes, bytes]]:
+            ask = "SELECT key, vector FROM vectors WHERE key = ?"
+            return [row for key in wanted for row in connection.execute(ask, (key,))]
 
-        found = self._on_file(lambda connection: list(rows(connection)))
+        found = self._on_file(rows)
         vectors = {key: np.frombuffer(blob, dtype="<f4") for key, blob in found if len(blob) % 4 == 0 and blob}
         return {key: vector for key, vector in vectors.items() if np.isfinite(vector).all()}
 

@@ -109,7 +109,7 @@ def best_cover(selected: Collection[int], cover: Any) -> Array:
     """Return how well a set of skills covers each feature, the best of its members, shape (F,)."""
     table = _table(cover)
     rows = sorted(set(selected))
-    if rows and not (0 <= rows[0] and rows[-1] < len(table)):
+    if rows and (rows[0] < 0 or rows[-1] >= len(table)):
         raise InputError(f"selected must hold rows of cover, 0 to {len(table) - 1}, got {rows[0]} to {rows[-1]}")
     best: Array = table[rows].max(axis=0, initial=0.0)
     return best

@@ -79,7 +79,7 @@ def _refuse_references(text: str, yaml: Any) -> None:
     for token in yaml.scan(text, Loader=yaml.SafeLoader):
         if isinstance(token, yaml.AnchorToken | yaml.AliasToken | yaml.TagToken):
             raise InputError(
-                f"line {token.start_mark.line + 2}: anchors, aliases and tags of YAML are not read; write the value itself"
+                f"line {token.start_mark.line + 2}: anchors, aliases and tags of YAML are not read; write the value"
             )
 
 
