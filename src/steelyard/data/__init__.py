@@ -38,6 +38,14 @@ from steelyard.data.safety import (
     safe_prompts,
     xstest,
 )
+from steelyard.data.skills import (
+    SkillPlugin,
+    SkillStep,
+    SkillTask,
+    skill_library_folder,
+    skill_plugins,
+    skill_tasks,
+)
 from steelyard.data.table import Table
 from steelyard.data.tables import read_table
 from steelyard.data.text import plain_wikitext, wikitext2
@@ -58,6 +66,9 @@ __all__ = [
     "Progress",
     "PromptRow",
     "QARow",
+    "SkillPlugin",
+    "SkillStep",
+    "SkillTask",
     "Suffix",
     "Table",
     "TruthfulQuestion",
@@ -85,6 +96,9 @@ __all__ = [
     "read_questions",
     "read_table",
     "safe_prompts",
+    "skill_library_folder",
+    "skill_plugins",
+    "skill_tasks",
     "truthfulqa",
     "wikitext2",
     "xquad",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from steelyard.data.irc_pins import IRC_COMMIT, IRC_FILES
+from steelyard.data.skill_files import SKILL_FILES
 from steelyard.errors import InputError, did_you_mean
 
 Origin = Literal["embedded", "mirror", "cache", "absent", "damaged"]
@@ -423,6 +424,34 @@ def _irc_disentanglement() -> Dataset:
     )
 
 
+def _skills(name: str, title: str, licence: str, attribution: str) -> Dataset:
+    # In a mirror only: package links or temporary paths were taken out of some files.
+    mirror = tuple(MirrorFile(f"agents/{name}/{file}") for file in SKILL_FILES[name])
+    rows = sum(file.endswith("/SKILL.md") for file in SKILL_FILES[name])
+    return Dataset(name, title, "agents", licence, attribution, rows, mirror=mirror)
+
+
+_SKILL_SETS = (
+    _skills(
+        "kdense_skills",
+        "Scientific SKILL.md library with 23 worked multi-skill tasks",
+        "MIT (collection, examples); each skill MIT, BSD or Apache-2.0 as stated in its front matter",
+        "Claude Scientific Skills, copyright 2025 K-Dense Inc., MIT; per-skill licence in every SKILL.md.",
+    ),
+    _skills(
+        "wshobson_skills",
+        "SKILL.md library of a plugin collection for software work",
+        "MIT",
+        "wshobson/agents, copyright 2024 Seth Hobson, MIT.",
+    ),
+    _skills(
+        "anthropic_skills",
+        "SKILL.md files of anthropics/skills under Apache-2.0",
+        "Apache-2.0",
+        "anthropics/skills, Anthropic PBC, Apache-2.0.",
+    ),
+)
+
 DATASETS: dict[str, Dataset] = {
     dataset.name: dataset
     for dataset in (
@@ -441,6 +470,7 @@ DATASETS: dict[str, Dataset] = {
         _halueval_qa(),
         _nq_open(),
         _xquad_en(),
+        *_SKILL_SETS,
         _irc_disentanglement(),
         _digits(),
         _breast_cancer(),
