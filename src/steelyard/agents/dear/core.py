@@ -367,13 +367,6 @@ def shaping_sum(correct: ArrayLike, weight: float = 0.5, discount: float = 1.0) 
     return np.tensordot(powers, shaping_reward(values[:-1], values[1:], weight), axes=1)
 
 
-def team_reward(vote_correct: ArrayLike, correct: ArrayLike, individual: float = 0.3) -> Floats:
-    """Return 1[vote correct] + individual * mean over agents (last axis of ``correct``) of 1[answer correct]."""
-    right = np.asarray(correct, dtype=float).mean(axis=-1)
-    reward: Floats = np.asarray(vote_correct, dtype=float) + individual * right
-    return reward
-
-
 def debate_cost(G: ArrayLike, behaviours: ArrayLike) -> DebateCost:
     """Return cost and calls of one debate, first answers included; an agent that keeps costs nothing.
 
