@@ -25,6 +25,11 @@ class Vectors:
         self._rows: NDArray[np.float32] = np.zeros((64, 0), np.float32)
         self._size = 0
 
+    @property
+    def rows(self) -> NDArray[np.float32]:
+        """The vectors, shape (N, width)."""
+        return self._rows[: self._size]
+
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the vectors of ``texts``, those without content as zeros; InputError when the width changes."""
         written = [place for place, text in enumerate(texts) if text.strip()]
@@ -52,14 +57,14 @@ class Vectors:
 
     def keep(self, rows: Ints) -> None:
         """Keep ``rows`` only."""
-        self._rows, self._size = self._rows[: self._size][rows], len(rows)
+        self._rows, self._size = self.rows[rows], len(rows)
 
     def scores(self, query: str) -> NDArray[np.float64]:
         """Return the cosine of the query with every row, shape (N,)."""
         vector = self.encode([query])[0]
         if not self._rows.shape[1]:
             return np.zeros(self._size)
-        return np.asarray(self._rows[: self._size] @ vector, np.float64)
+        return np.asarray(self.rows @ vector, np.float64)
 
 
 class DenseMemory(RankedMemory):
@@ -130,6 +135,11 @@ class HybridMemory:
     def forget(self, author: str) -> int:
         """Remove every message of ``author`` and return how many there were."""
         return max([memory.forget(author) for memory in self.memories])
+
+    def clear(self) -> None:
+        """Remove every message."""
+        for memory in self.memories:
+            memory.clear()
 
     def search(
         self,

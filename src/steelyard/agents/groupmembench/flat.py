@@ -13,7 +13,7 @@ from steelyard.agents.bm25 import BM25Index, tokenize
 from steelyard.agents.groupmembench.columns import Ints
 from steelyard.agents.groupmembench.memory import Found, RankedMemory, Request
 from steelyard.agents.groupmembench.messages import Hit, Message
-from steelyard.agents.groupmembench.table import NEVER
+from steelyard.agents.groupmembench.table import NEVER, Mask
 from steelyard.agents.ranking import top_k
 from steelyard.errors import InputError
 
@@ -165,7 +165,7 @@ class FlatFactMemory(RankedMemory):
                 break
         return list(best.values())
 
-    def _hit(self, found: Found) -> Hit:
+    def _hit(self, found: Found, seen: Mask | None) -> Hit:
         source = self._table.message(found.row)
         erased = replace(source, content=found.why["fact"], author="user", role=None, reply_to=None)
         return Hit(source.id, found.score, erased, found.why)

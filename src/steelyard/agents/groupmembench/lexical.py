@@ -56,7 +56,8 @@ class BM25Memory(RankedMemory):
     """BM25 over the messages: the protocol's baseline (rank_bm25's Okapi, content only).
 
     Args:
-        fields: "content" (the release's index text), or "header": author, role, channel and phase before the content.
+        fields: "content" (the release's index text), "header" (author, role, channel and phase before it), or
+            "speaker" (the author before it).
         k1: Saturation of the term frequency.
         b: Strength of the length normalisation.
         epsilon: Share of the average idf that replaces a negative idf.
@@ -70,7 +71,7 @@ class BM25Memory(RankedMemory):
 
     def __init__(
         self,
-        fields: Literal["content", "header"] = "content",
+        fields: Literal["content", "header", "speaker"] = "content",
         k1: float = 1.5,
         b: float = 0.75,
         epsilon: float = 0.25,
@@ -80,8 +81,8 @@ class BM25Memory(RankedMemory):
         allow_unknown_asker: bool = False,
     ) -> None:
         super().__init__(seed=seed, allow_unknown_asker=allow_unknown_asker)
-        if fields not in ("content", "header"):
-            raise InputError(f"fields must be 'content' or 'header', got {fields!r}.")
+        if fields not in ("content", "header", "speaker"):
+            raise InputError(f"fields must be 'content', 'header' or 'speaker', got {fields!r}.")
         self.fields, self.tokenizer = fields, tokenizer
         self._parameters = (k1, b, epsilon)
         self._texts = TextIndex(*self._parameters)
@@ -90,6 +91,8 @@ class BM25Memory(RankedMemory):
         table = self._table
         if self.fields == "content":
             return table.content(row)
+        if self.fields == "speaker":
+            return f"{table.authors[row]} {table.content(row)}"
         parts = (table.authors[row], table.roles[row], table.channels[row], table.phases[row], table.content(row))
         return " ".join(part for part in parts if part)
 

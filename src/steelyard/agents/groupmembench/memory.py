@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from itertools import islice
 from typing import Any, NamedTuple, Protocol
@@ -126,6 +127,12 @@ class RankedMemory(ABC):
                 self._keep(kept)
             return removed
 
+    def clear(self) -> None:
+        """Remove every message."""
+        with self._lock:
+            self._table = MessageTable(self.seed)
+            self._keep(np.zeros(0, np.int64))
+
     def search(
         self,
         query: str,
@@ -169,8 +176,8 @@ class RankedMemory(ABC):
         with self._lock:
             if not len(self._table):
                 return []
-            found = self._rank(self._request(query, asker, int(k), at, anchor))
-            return [self._hit(one) for one in found]
+            request = self._request(query, asker, int(k), at, anchor)
+            return [self._hit(one, request.seen) for one in self._rank(request)]
 
     def _request(self, query: str, asker: str | None, k: int, at: datetime | str | None, anchor: str | None) -> Request:
         table = self._table
@@ -192,8 +199,11 @@ class RankedMemory(ABC):
             allowed[row] = False
         return Request(query, asker, k, allowed, seen, row, None if at is None else table.instant(at))
 
-    def _hit(self, found: Found) -> Hit:
+    def _hit(self, found: Found, seen: Mask | None) -> Hit:
         message = self._table.message(found.row)
+        parent = int(self._table.parents[found.row])
+        if parent >= 0 and seen is not None and not seen[parent]:
+            message = replace(message, reply_to=None)  # not even a hidden message's id is given away
         return Hit(message.id, found.score, message, found.why)
 
     def _prepare(self, messages: Sequence[Message]) -> Any:

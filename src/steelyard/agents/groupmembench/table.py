@@ -52,7 +52,6 @@ class MessageTable:
         self._dangling: dict[int, str] = {}
         self._rare: dict[int, dict[str, Any]] = {}
         self._zoned: tuple[bool, str] | None = None  # whether timestamps have zones, and the first id that has one
-        self._children: tuple[int, Ints, Ints] | None = None
         self.version = 0
 
     def __len__(self) -> int:
@@ -266,17 +265,6 @@ class MessageTable:
         if self._zoned is not None and (stamp.tzinfo is not None) != self._zoned[0]:
             raise InputError("at and the messages' timestamps must both have a time zone, or neither.")
         return _microseconds(stamp)
-
-    def children(self) -> tuple[Ints, Ints]:
-        """Return (starts, rows): the replies to row r are ``rows[starts[r]:starts[r + 1]]``, in rising order."""
-        if self._children is None or self._children[0] != self.version:
-            parents = self.parents
-            replies = np.flatnonzero(parents >= 0)
-            rows = replies[np.argsort(parents[replies], kind="stable")]
-            starts = np.zeros(len(self) + 1, np.int64)
-            np.cumsum(np.bincount(parents[replies], minlength=len(self)), out=starts[1:])
-            self._children = (self.version, starts, rows)
-        return self._children[1], self._children[2]
 
 
 def _instant(value: datetime | str | None, where: str) -> datetime | None:
