@@ -230,6 +230,9 @@ def _checked(message: Message) -> Message:
         value = getattr(message, name)
         if value is not None and not isinstance(value, str):
             raise InputError(f"message {message.id!r}: {name} must be text or None, got {type(value).__name__}.")
+    place = message.position
+    if place is not None and not (isinstance(place, int) and 0 <= place < 1 << 62):
+        raise InputError(f"message {message.id!r}: position must be a line number of at least 0 or None.")
     if message.is_noise not in (None, False, True):
         raise InputError(f"message {message.id!r}: is_noise must be true, false or None, got {message.is_noise!r:.40}.")
     return message

@@ -19,11 +19,11 @@ from steelyard.agents.groupmembench.messages import Message, checked
 from steelyard.errors import InputError, StoreError
 from steelyard.models.paths import printable, usable_path
 
-_APPLICATION = 0x53594D53  # "SYMS", in the file's header
+_APPLICATION = 1398361427  # "SYMS", in the file's header
 _VERSION = 1
 _LOCKED_S = 60.0  # how long to wait for another writer
 _PAGE = 8192  # messages read at a time
-_SCHEMA = f"""
+_SCHEMA = """
 BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS message(
   number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, author TEXT NOT NULL, reply_to TEXT,
@@ -31,10 +31,14 @@ CREATE TABLE IF NOT EXISTS message(
 CREATE INDEX IF NOT EXISTS message_zoned ON message(zoned) WHERE zoned IS NOT NULL;
 CREATE TABLE IF NOT EXISTS erasure(count INTEGER NOT NULL) STRICT;
 INSERT INTO erasure SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM erasure);
-PRAGMA application_id = {_APPLICATION};
-PRAGMA user_version = {_VERSION};
+PRAGMA application_id = 1398361427;
+PRAGMA user_version = 1;
 COMMIT;
 """
+_MIXED = (
+    "SELECT (SELECT min(zoned) FROM message WHERE zoned IS NOT NULL)"
+    " < (SELECT max(zoned) FROM message WHERE zoned IS NOT NULL)"
+)
 _BODY = (
     "content", "channel", "role", "phase", "topic", "is_noise", "is_decision_point", "decision_type", "decision_label",
     "decision_change", "truth", "position",
@@ -88,10 +92,8 @@ class MemoryStore:
             raise
 
     def _prepare(self) -> None:
-        version, application, tables = (
-            self._one(f"SELECT * FROM {table}")
-            for table in ("pragma_user_version", "pragma_application_id", "(SELECT count(*) FROM sqlite_master)")
-        )
+        version, application = self._one("PRAGMA user_version"), self._one("PRAGMA application_id")
+        tables = self._one("SELECT count(*) FROM sqlite_master")
         if application != _APPLICATION and (application or version or tables):
             raise StoreError(f"{self._name} is a database of another program; name another file.")
         if version > _VERSION:
@@ -138,24 +140,18 @@ class MemoryStore:
                 of others have none.
             StoreError: The file cannot be written.
         """
-        before = len(self)
         insert = "INSERT INTO message(id, author, reply_to, zoned, body) VALUES (?, ?, ?, ?, ?)"
         with self._lock, self._errors():
             source = _Rows(messages)
             try:
                 with self._transaction():
-                    before = int(self._one("SELECT count(*) FROM message"))
                     self._db.executemany(insert, source)
-                    if (
-                        len(self._db.execute("SELECT DISTINCT zoned FROM message WHERE zoned IS NOT NULL").fetchall())
-                        > 1
-                    ):
+                    if self._one(_MIXED):
                         raise InputError("some timestamps have a time zone and others have none; give all of them one.")
-                    added = int(self._one("SELECT count(*) FROM message")) - before
             except sqlite3.IntegrityError:
                 raise InputError(f"message id {source.last!r} is there twice; ids must be unique in a store.") from None
             self.refresh()
-        return added
+        return source.count
 
     def delete_user(self, author: str) -> int:
         """Erase every message of ``author`` from the file and every attached memory, and return how many there were.
@@ -290,15 +286,17 @@ class MemoryStore:
 
 
 class _Rows:
-    """Rows for SQLite out of messages; ``last`` is the id of the one given last."""
+    """Rows for SQLite out of messages; ``last`` is the id of the one given last, ``count`` how many were given."""
 
     def __init__(self, messages: Iterable[Message]) -> None:
-        self._source, self.last = iter(messages), ""
+        self._source, self.last, self.count = iter(messages), "", 0
 
     def __iter__(self) -> Iterator[tuple[str, str, str | None, int | None, str]]:
         for given in self._source:
             message = checked(given)
-            self.last = message.id
+            self.last, self.count = message.id, self.count + 1
+            if not all(_is_text(text) for text in (message.id, message.author, message.reply_to)):
+                raise InputError(f"message {message.id!r}: id, author and reply_to must be text without surrogates.")
             body = {name: value for name in _BODY if (value := getattr(message, name)) is not None}
             stamp, zoned = message.timestamp, None
             if isinstance(stamp, datetime):
@@ -306,6 +304,14 @@ class _Rows:
             if message.audience is not None:
                 body["audience"] = sorted(message.audience)
             yield message.id, message.author, message.reply_to, zoned, _json(body, message.id)
+
+
+def _is_text(text: str | None) -> bool:
+    try:
+        (text or "").encode()
+    except (UnicodeEncodeError, AttributeError):
+        return False
+    return True
 
 
 def _json(body: Mapping[str, Any], id_: str) -> str:
