@@ -210,9 +210,9 @@ class RandomRetriever(Retriever):
     def rank(self, task: str) -> list[int]:
         """Return a permutation."""
         digest = hashlib.sha256(task.encode("utf-8", "surrogatepass")).hexdigest()
-        order: list[int] = rng.generator("goskills", f"random/{digest}", self.seed).permutation(
-            len(self.shelf.names)
-        ).tolist()
+        order: list[int] = (
+            rng.generator("goskills", f"random/{digest}", self.seed).permutation(len(self.shelf.names)).tolist()
+        )
         return order  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from steelyard.agents.embedding import Encoder
 from steelyard.agents.goskills import arms, diagrams, measure, tasks, user
 from steelyard.agents.goskills.arms import BUDGET, BUDGETS, RUN_NAMES, flat
 from steelyard.agents.goskills.baselines import RETRIEVERS, RandomRetriever, VanillaRetriever
@@ -75,11 +76,13 @@ def run(cell: CellInput) -> Measured:
     )
 
 
-def makers(shelf: Shelf, anchors: Any, embedder: Any) -> dict[str, Maker]:
+def makers(shelf: Shelf, anchors: SkillLibrary, embedder: Encoder | None) -> dict[str, Maker]:
     """Return arm -> maker of its retriever; ``anchors`` is the library with groups of one."""
 
-    def ours(library: Any, **options: bool) -> Maker:
-        return lambda budget: GoSkillsRetriever(library, budget=budget, embedder=embedder, **options)
+    def ours(library: SkillLibrary, backfill: bool = True, expand: bool = True) -> Maker:
+        return lambda budget: GoSkillsRetriever(
+            library, budget=budget, embedder=embedder, backfill=backfill, expand=expand
+        )
 
     found: dict[str, Maker] = {
         "goskills": ours(shelf.library),
@@ -159,7 +162,8 @@ TASKS = (
 RECIPE = (
     "By hand with an endpoint: SkillsBench (GitHub benchflow-ai/skillsbench, run through Harbor) with the contract of "
     "GoSkillsRetriever(library, budget=5 to 8) in the prompt, against all skills, VectorRetriever and "
-    "GraphOfSkillsRetriever of steelyard.agents.goskills.baselines; three models, reward and the agent's own running time."
+    "GraphOfSkillsRetriever of steelyard.agents.goskills.baselines; three models, reward and the agent's own "
+    "running time."
 )
 
 BENCH = BenchSpec(

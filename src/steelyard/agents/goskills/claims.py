@@ -1,7 +1,8 @@
 """What the method is said to do, as sentences that paired seeds decide. A seed is a fold of tasks that no other has.
 
-Fixed before the retriever was run on a real task. The margin of .05 is the paper-independent bar of the acceptance rule
-(a third of a skill on a task that needs six); it is asked of the strongest trivial rival as it is of Graph of Skills.
+Fixed before the retriever was run on a real task, but for the claim over the hybrid of clauses, the hardest one, which
+was added after a look at two folds. The margin of .05, about a third of a skill on a task that needs six, is asked of
+the strongest trivial rivals as it is of Graph of Skills.
 """
 
 from __future__ import annotations
@@ -41,8 +42,13 @@ CLAIMS = (
           _STRUCTURAL),
     _over("hybrid_backfill", "At 8 skills, recall is above a hybrid ranking with named skills first, the strongest "
           "trivial baseline, by .05 or more", _OURS),
-    _over("hybrid_backfill", "The same at 5 skills", _OURS, "recall_5"),
-    _over("hybrid_backfill", "The same at 3 skills", _OURS, "recall_3"),
+    _over("chunked_backfill", "At 8 skills, recall is above the same hybrid with vectors of the query's "
+    "clauses, by .05 "
+          "or more", _OURS),
+    _over("hybrid_backfill", "At 5 skills, recall is above the hybrid with named skills first, by .05 or more", "
+    "_OURS, "recall_5"),
+    _over("hybrid_backfill", "At 3 skills, recall is above the hybrid with named skills first, by .05 or more", "
+    "_OURS, "recall_3"),
     _over("bm25", "At 8 skills, recall is above BM25, by .05 or more", _ABSTRACT),
     _over("vector_chunked", "At 8 skills, recall is above vectors of the query's clauses, by .05 or more", _ABSTRACT),
     _over("rrf", "At 8 skills, recall is above the hybrid ranking, by .05 or more", _ABSTRACT),
@@ -83,7 +89,8 @@ CLAIMS = (
     _paper_scale("reward_on_skillsbench", "An agent's reward on SkillsBench is above Graph of Skills'",
                  "often, not always (abstract); Graph of Skills: 31.0 / 18.7 / 34.4 %"),
     _paper_scale("reward_on_alfworld", "An agent's reward on ALFWorld is above Graph of Skills', by less than on "
-                 "SkillsBench", "gains smaller than on SkillsBench (second hand); Graph of Skills: 97.9 / 54.3 / 93.6 %"),
+                 "SkillsBench", "gains smaller than on SkillsBench (second hand); Graph of Skills: 97.9 / 54.3 "
+                 "/ 93.6 %"),
     _paper_scale("agent_runtime", "The agent's own running time is below that with Graph of Skills",
                  "often, not always (abstract)", "lower", "runtime"),
 )  # fmt: skip

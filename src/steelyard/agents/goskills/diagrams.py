@@ -70,9 +70,7 @@ def _plan(library: SkillLibrary, reading: Reading) -> tuple[list[Node], list[Edg
     return nodes, edges
 
 
-def _of_skill(
-    library: SkillLibrary, identity: str, place: int, column: int, row: int, chosen: bool, note: str
-) -> Node:
+def _of_skill(library: SkillLibrary, identity: str, place: int, column: int, row: int, chosen: bool, note: str) -> Node:
     label = _text(library.skills[place].name, _LABEL)
     return Node(id=identity, label=label, x=column, y=row, kind="plain" if chosen else "muted", note=note)  # fmt: skip
 

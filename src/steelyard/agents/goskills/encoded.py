@@ -1,4 +1,4 @@
-"""Vectors of the bench: MiniLM's, encoded once per data set and looked up by cells, or hashed n-grams."""
+"""Vectors of the bench: MiniLM's, encoded once per data set and looked up by cells."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from steelyard.agents.embedding import EmbeddingCache, Encoder
 from steelyard.models import minilm
-from steelyard.models.embedders import HashingEmbedder, TransformersEmbedder
+from steelyard.models.embedders import TransformersEmbedder
 
 MAX_TOKENS = 96  # of a text that MiniLM reads; cards and whole queries are cut there, for every arm alike
 _KEY_BYTES = 16
@@ -30,11 +30,6 @@ def minilm_encoder() -> EmbeddingCache:
             return model.encode(texts)
 
     return EmbeddingCache(encode, name=f"minilm-{MAX_TOKENS}")
-
-
-def hashing_encoder() -> EmbeddingCache:
-    """Return hashed n-grams, which need no model."""
-    return EmbeddingCache(HashingEmbedder(), name="hashing")
 
 
 def recorded(encoder: Encoder, use: Callable[[Encoder], object]) -> dict[str, Any]:

@@ -73,7 +73,8 @@ DECISIONS = (
         alternatives=("off",), knob="backfill",
     ),
     Decision(
-        id="S14", what="Fields of the contract", chosen="START, SUPPORT, CHECK, AVOID, always all four, and a DEBT line",
+        id="S14", what="Fields of the contract", chosen="START, SUPPORT, CHECK, AVOID, always all four, and a "
+        "DEBT line",
         source=Source.PAPER, why="the abstract names the four; the line for what is not covered is second hand",
     ),
     Decision(
@@ -97,7 +98,8 @@ DECISIONS = (
         alternatives=("visible-requirement coverage",), knob="coverage",
     ),
     Decision(
-        id="S19", what="What each arm is given", chosen="the same query string, from which alone the schema is computed",
+        id="S19", what="What each arm is given", chosen="the same query string, from which alone the schema is "
+        "computed",
         source=Source.RECON, why="in a first measurement one arm had seen more than the others",
         alternatives=("first lines of the steps in the place of their whole text",), knob="query",
     ),

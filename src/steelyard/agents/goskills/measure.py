@@ -46,7 +46,9 @@ def has_fields(contract: ExecutionContract, budget: int) -> bool:
 
 def roles(contract: ExecutionContract) -> float:
     """Return the share of the chosen skills that START or a group gives a role; 0 where none is chosen."""
-    given = {one.skill for one in contract.support if one.role != "backfill"} | ({contract.start.skill} if contract.start else set())
+    given = {one.skill for one in contract.support if one.role != "backfill"} | (
+        {contract.start.skill} if contract.start else set()
+    )
     return len(given & set(contract.names)) / len(contract.names) if contract.names else 0.0
 
 

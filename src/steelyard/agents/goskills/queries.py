@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from steelyard import rng
+
+if TYPE_CHECKING:
+    from steelyard.data.skills import SkillPlugin, SkillStep, SkillTask
 
 MASK = "the tool"
 _SHORTEST_NAME = 4  # "pdf" or "r" in a sentence is no skill's name
@@ -38,29 +41,27 @@ def unpack(packed: NDArray[np.uint8]) -> Any:
     return json.loads(packed.tobytes().decode())
 
 
-def example_queries(tasks: Sequence[Mapping[str, Any]], whole: bool) -> list[Query]:
-    """Return one query per worked example: title and objective, then a line per step.
+def example_queries(tasks: Sequence[SkillTask], whole: bool) -> list[Query]:
+    """Return one query per worked example: title and objective, then a line per step; its gold is no part of it.
 
     Args:
-        tasks: With ``id``, ``title``, ``objective``, ``steps`` (``text``, ``details``) and ``skills_included``, the
-            label, which no query holds as such.
+        tasks: The examples.
         whole: Steps with their details; else their first lines only.
     """
     found = []
     for task in tasks:
-        lines = [f"{task['title']}. {task['objective']}"]
-        lines += [step_text(step, whole) for step in task["steps"]]
-        found.append(Query("\n".join(lines), tuple(task["skills_included"]), f"example {task['id']}"))
+        lines = [f"{task.title}. {task.objective}", *(step_text(step, whole) for step in task.steps)]
+        found.append(Query("\n".join(lines), task.gold, f"example {task.id}"))
     return found
 
 
-def step_text(step: Mapping[str, Any], whole: bool = True) -> str:
+def step_text(step: SkillStep, whole: bool = True) -> str:
     """Return a step as one line."""
-    details = "; ".join(step["details"]) if whole else ""
-    return " ".join(f"{step['text']}: {details}".split()) if details else " ".join(str(step["text"]).split())
+    details = "; ".join(step.details) if whole else ""
+    return " ".join(f"{step.text}: {details}".split()) if details else " ".join(step.text.split())
 
 
-def step_queries(tasks: Sequence[Mapping[str, Any]], names: Collection[str]) -> list[Query]:
+def step_queries(tasks: Sequence[SkillTask], names: Collection[str]) -> list[Query]:
     """Return the steps that name gold skills, these being their gold, with every name of the library masked.
 
     What is left is whether a skill is found by what it is for.
@@ -68,12 +69,12 @@ def step_queries(tasks: Sequence[Mapping[str, Any]], names: Collection[str]) -> 
     pattern = names_pattern(names)
     found = []
     for task in tasks:
-        for step in task["steps"]:
+        for step in task.steps:
             text = step_text(step)
             named = {_canonical(match) for match in pattern.findall(text)}
-            gold = tuple(sorted(name for name in task["skills_included"] if _canonical(name) in named))
+            gold = tuple(sorted(name for name in task.gold if _canonical(name) in named))
             if gold:
-                found.append(Query(pattern.sub(MASK, text), gold, f"example {task['id']}"))
+                found.append(Query(pattern.sub(MASK, text), gold, f"example {task.id}"))
     return found
 
 
@@ -93,21 +94,17 @@ def _canonical(name: str) -> str:
     return re.sub(r"[\s_-]+", "", name).lower()
 
 
-def plugin_queries(plugins: Sequence[Mapping[str, Any]]) -> list[Query]:
-    """Return a query per command and per agent of a plugin with skills, these being its gold: a weak label."""
+def plugin_queries(plugins: Sequence[SkillPlugin], known: Collection[str]) -> list[Query]:
+    """Return a query per command and per agent of a plugin with known skills, these being its gold: a weak label."""
     found = []
     for plugin in plugins:
-        gold = tuple(plugin["skills"])
-        texts = [f"{row['title']}. {row['description']}" for row in plugin["commands"]]
-        texts += [str(row["description"]) for row in plugin["agents"]]
-        cleaned = [" ".join(text.split()) for text in texts]
-        found += [Query(text, gold, f"plugin {plugin['plugin']}") for text in cleaned if gold and text.strip(". ")]
+        gold = tuple(name for name in plugin.skills if name in known)
+        texts = [" ".join(f"{title}. {text}".split()) for title, text in (*plugin.commands, *plugin.agents)]
+        found += [Query(text, gold, f"plugin {plugin.name}") for text in texts if gold]
     return found
 
 
-def assign_folds(
-    clusters: Sequence[str], first: Collection[str], folds: int, stream: str
-) -> NDArray[np.int64]:
+def assign_folds(clusters: Sequence[str], first: Collection[str], folds: int, stream: str) -> NDArray[np.int64]:
     """Return the fold of every query, int64 of shape (queries,): whole clusters, so that folds share none.
 
     Args:

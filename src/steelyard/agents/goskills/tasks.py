@@ -1,7 +1,8 @@
 """The bench's tasks as arrays: a library of skills, queries with gold skills, and the fold of each query.
 
-Arrays of a task: ``skills`` and ``queries`` (JSON as bytes), ``fold`` int64 (queries,), ``folds``, ``must_hit`` (whether
-every fold has a query that names a gold skill) and ``vectors_by``; :func:`prepare` adds MiniLM's vectors, encoded once.
+Arrays of a task: ``skills`` and ``queries`` (JSON as bytes), ``fold`` int64 (queries,), ``folds``, ``must_hit``
+(whether every fold has a query that names a gold skill) and ``vectors_by``; :func:`prepare` adds MiniLM's vectors,
+encoded once.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from steelyard import data
 from steelyard.agents.embedding import Encoder
 from steelyard.agents.goskills import encoded
 from steelyard.agents.goskills.library import SkillLibrary
@@ -32,12 +32,11 @@ from steelyard.agents.goskills.shelf import Shelf, clauses
 from steelyard.agents.goskills.skill import Skill
 from steelyard.agents.goskills.toy import toy_queries, toy_skills
 from steelyard.contracts import Arrays, CellInput
-from steelyard.data.records import parse_json, read_text
+from steelyard.data.skills import SKILL_SETS, skill_library_folder, skill_plugins, skill_tasks
 from steelyard.errors import InputError
 from steelyard.models import minilm
 
 FOLDS = 10
-SOURCES = ("kdense_skills", "wshobson_skills", "anthropic_skills")
 Vectors = Literal["tfidf", "minilm"]
 
 
@@ -56,25 +55,22 @@ def toy() -> Arrays:
 
 def kdense_full() -> Arrays:
     """Return 23 worked examples with the whole text of their steps."""
-    return _real("kdense_full", example_queries(_examples(), whole=True))
+    return _real("kdense_full", example_queries(skill_tasks(), whole=True))
 
 
 def kdense_first() -> Arrays:
     """Return the same examples with the first lines of their steps only."""
-    return _real("kdense_first", example_queries(_examples(), whole=False))
+    return _real("kdense_first", example_queries(skill_tasks(), whole=False))
 
 
 def kdense_steps() -> Arrays:
     """Return the examples' steps that name gold skills, every name masked."""
-    return _real("kdense_steps", step_queries(_examples(), [skill.name for skill in real_skills()]))
+    return _real("kdense_steps", step_queries(skill_tasks(), [skill.name for skill in real_skills()]))
 
 
 def wshobson() -> Arrays:
     """Return commands and agents of plugins, whose skills are their gold."""
-    known = {skill.name for skill in real_skills()}
-    plugins = _json("wshobson_skills", "plugins.json")
-    kept = [{**plugin, "skills": [name for name in plugin["skills"] if name in known]} for plugin in plugins]
-    return _real("wshobson", plugin_queries(kept))
+    return _real("wshobson", plugin_queries(skill_plugins(), {skill.name for skill in real_skills()}))
 
 
 @functools.cache
@@ -84,22 +80,8 @@ def real_skills() -> tuple[Skill, ...]:
     Raises:
         DataMissingError: A collection is not here.
     """
-    libraries = []
-    for name in SOURCES:
-        data.fetch(name)
-        libraries.append(SkillLibrary.from_dir(data.path(name) / "skills", namespace=name.partition("_")[0]))
-    return SkillLibrary.join(libraries).skills
-
-
-@functools.cache
-def _examples() -> Any:
-    return _json("kdense_skills", "tasks.json")
-
-
-def _json(name: str, file: str) -> Any:
-    data.fetch(name)
-    path = data.path(name) / file
-    return parse_json(read_text(path), str(path))
+    folders = {name.partition("_")[0]: skill_library_folder(name) for name in SKILL_SETS}
+    return SkillLibrary.join(SkillLibrary.from_dir(path, namespace=name) for name, path in folders.items()).skills
 
 
 def _real(name: str, queries: Sequence[Query]) -> Arrays:
@@ -118,7 +100,7 @@ def arrays_of(
     naming = {query.cluster for query in queries if named_gold(query, skills, names)}
     fold = assign_folds([query.cluster for query in queries], naming, folds, stream)
     defined = {int(place) for place, query in zip(fold, queries, strict=True) if query.cluster in naming}
-    found = {
+    found: dict[str, Any] = {
         "skills": pack([dataclasses.asdict(skill) for skill in skills]),
         "queries": pack(list(queries)),
         "fold": fold,
@@ -151,10 +133,7 @@ def fold_of(cell: CellInput) -> Fold:
 
 def everything(arrays: Mapping[str, Any]) -> tuple[list[Skill], list[Query]]:
     """Return all skills and queries of a task."""
-    skills = [
-        Skill(**{name: tuple(value) if isinstance(value, list) else value for name, value in row.items()})
-        for row in unpack(arrays["skills"])
-    ]
+    skills = [_skill(row) for row in unpack(arrays["skills"])]
     return skills, [Query(text, tuple(gold), cluster) for text, gold, cluster in unpack(arrays["queries"])]
 
 
@@ -182,3 +161,8 @@ def embedder_of(arrays: Mapping[str, Any]) -> Encoder | None:
 def linked(skills: Sequence[Skill], embedder: Encoder | None, max_members: int = 2) -> SkillLibrary:
     """Return a library of the skills with its graph and groups."""
     return SkillLibrary(skills).build_graph(embedder=embedder).build_groups(max_members)
+
+
+def _skill(row: dict[str, Any]) -> Skill:
+    lists = {name: tuple(value) for name, value in row.items() if isinstance(value, list)}
+    return Skill(**{**row, **lists})

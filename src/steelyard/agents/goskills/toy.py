@@ -1,6 +1,7 @@
 """A small generated library with tasks: embedded, and made so that links between skills help.
 
-Twelve subjects with five skills each (read, clean, analyse, report, check), whose texts name each other as real ones do.
+Twelve subjects with five skills each (read, clean, analyse, report, check), whose texts name each other as real ones
+do.
 A task goes through two or three stages of each of three subjects, names one skill a subject and describes the others
 in words that their cards lack: rankings find the named ones, and links between skills lead to the rest.
 """

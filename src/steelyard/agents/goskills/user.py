@@ -1,4 +1,4 @@
-"""The user's own skills folder: tasks of their own with gold skills, or held-out sentences that must find their skill."""
+"""The user's own skills folder: tasks with gold skills, or held-out sentences that must find their skill."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import dataclasses
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field
 
 from steelyard.agents.goskills.library import SkillLibrary
 from steelyard.agents.goskills.queries import MASK, Query, names_pattern
 from steelyard.agents.goskills.skill import Skill
-from steelyard.agents.goskills.tasks import arrays_of, prepare
+from steelyard.agents.goskills.tasks import Vectors, arrays_of, prepare
 from steelyard.card import Frozen
 from steelyard.contracts import Arrays, Task
 from steelyard.data.records import read_json_lines
@@ -24,8 +24,13 @@ FOLDS = 8  # of a weighing of one's own data: each has tasks that no other seed 
 _MAX_TASKS, _MAX_TEXT = 2000, 20_000
 _LEAST_LEFT = 20  # letters of a description that must remain when a sentence is held out
 _SENTENCE = re.compile(r"(?<=[.!?])\s+")
-_WHEN = r"\b(?:use|used|useful|invoke|apply)(?: this| it| {name})?(?: skill)?,? (?:when|whenever|for|to|if|in|proactively)\b"
-_WHEN_SECTION = re.compile(r"^#+ *(?:when to (?:use|apply)\b|use (?:this|when)\b)[^\n]*\n.*?(?=^#|\Z)", re.I | re.M | re.S)
+_WHEN = (
+    r"\b(?:use|used|useful|invoke|apply)(?: this| it| {name})?(?: skill)?,? "
+    r"(?:when|whenever|for|to|if|in|proactively)\b"
+)
+_WHEN_SECTION = re.compile(
+    r"^#+ *(?:when to (?:use|apply)\b|use (?:this|when)\b)[^\n]*\n.*?(?=^#|\Z)", re.I | re.M | re.S
+)
 
 
 class Options(Frozen):
@@ -36,8 +41,8 @@ class Options(Frozen):
         description="JSON Lines of {task, gold: [skill names]}; without it, the sentence of a description that says "
         "when to use the skill is held out, its names masked, and must find the skill",
     )
-    embedder: Literal["minilm", "hashing"] = Field(
-        default="minilm", description="vectors by MiniLM (a package of 88 MB), or hashed n-grams without a model"
+    embedder: Vectors = Field(
+        default="minilm", description="vectors by MiniLM (a package of 88 MB), or tfidf, which needs no model"
     )
 
 
