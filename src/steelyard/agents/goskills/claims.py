@@ -42,13 +42,12 @@ CLAIMS = (
           _STRUCTURAL),
     _over("hybrid_backfill", "At 8 skills, recall is above a hybrid ranking with named skills first, the strongest "
           "trivial baseline, by .05 or more", _OURS),
-    _over("chunked_backfill", "At 8 skills, recall is above the same hybrid with vectors of the query's "
-    "clauses, by .05 "
-          "or more", _OURS),
-    _over("hybrid_backfill", "At 5 skills, recall is above the hybrid with named skills first, by .05 or more", "
-    "_OURS, "recall_5"),
-    _over("hybrid_backfill", "At 3 skills, recall is above the hybrid with named skills first, by .05 or more", "
-    "_OURS, "recall_3"),
+    _over("chunked_backfill", "At 8 skills, recall is above the same hybrid with vectors of the query's clauses, by "
+          ".05 or more", _OURS),
+    _over("hybrid_backfill", "At 5 skills, recall is above the hybrid with named skills first, by .05 or more",
+          _OURS, "recall_5"),
+    _over("hybrid_backfill", "At 3 skills, recall is above the hybrid with named skills first, by .05 or more",
+          _OURS, "recall_3"),
     _over("bm25", "At 8 skills, recall is above BM25, by .05 or more", _ABSTRACT),
     _over("vector_chunked", "At 8 skills, recall is above vectors of the query's clauses, by .05 or more", _ABSTRACT),
     _over("rrf", "At 8 skills, recall is above the hybrid ranking, by .05 or more", _ABSTRACT),
