@@ -57,7 +57,7 @@ class DebateSelector:
         return not self._play([*self._thread, *messages])[0]
 
     def answer(self, messages: Sequence[Any]) -> str | None:
-        """Return the group's answer in all these messages, None before everyone has spoken or if nobody has an answer."""
+        """Return the group's answer in all these messages; None before all have spoken, or if nobody has one."""
         _, table, state = self._play(messages)
         return None if state is None or table.is_silent else str(table.outcome(self._vote)["answer"])
 
@@ -80,13 +80,15 @@ class DebateSelector:
             turns.append(table.turn(*asked, text=text, problem="", tokens=estimated((), text)))
             if not waiting:
                 table.heard(turns)
+                if table.is_silent:  # nothing to debate about
+                    break
                 state = table.first() if state is None else table.end_round()
                 waiting, state, turns = *self._next(table, state, question), []
         return waiting, table, state
 
     def _next(self, table: Table, state: State, question: str) -> tuple[list[tuple[int, str, tuple[int, ...]]], State]:
         """Return the speakers of the next round in which anyone speaks; none when the debate is over."""
-        while state.t < self._rounds and not is_finished(state, self._stop)[0] and not table.is_silent:
+        while state.t < self._rounds and not is_finished(state, self._stop)[0]:
             wanted = regulate(self._controller, state, rounds=self._rounds, question=question, seed=self._seed)
             waiting = table.begin_round(*wanted)
             if waiting:
