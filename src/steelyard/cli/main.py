@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import steelyard
-from steelyard.cli import data, guard, look, quant, weigh
+from steelyard.cli import agents, data, guard, look, mcp, quant, weigh
 from steelyard.cli.command import INTERRUPTED
 from steelyard.errors import InputError, SteelyardError
 from steelyard.models.paths import printable
@@ -23,11 +23,12 @@ app = typer.Typer(
     epilog="Exit codes: 0 done, whatever the verdicts; 1 some cells failed; 2 wrong use or bad input; "
     "3 an extra or a data set is missing; 130 interrupted: go on with `steelyard resume` or the same command.",
 )
-for command in (*look.COMMANDS, *weigh.COMMANDS):
+for command in (*look.COMMANDS, *weigh.COMMANDS, *mcp.COMMANDS):
     command.add_to(app)
 app.add_typer(data.app, name="data")
 app.add_typer(quant.app, name="quant")
 app.add_typer(guard.app, name="guard")
+app.add_typer(agents.app, name="agents")
 
 
 def _version(asked: bool) -> None:

@@ -1,0 +1,212 @@
+"""``steelyard agents memory``: keep a group chat in a file, search it for one person, and run the benchmark on it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from steelyard.cli.command import Command, JsonOption, print_json
+from steelyard.cli.progress import counted
+from steelyard.errors import InputError
+from steelyard.extras import require
+from steelyard.models.paths import printable
+
+FORMATS = ("auto", "jsonl", "slack", "discord", "irc", "groupmembench")
+MEMORIES = ("structured", "bm25", "header", "flat", "dense", "hybrid")
+_SHOWN = 160  # characters of a message on a terminal
+
+MemoryArgument = Annotated[
+    Path, typer.Argument(metavar="MEMORY", help="The memory's file (SQLite).", show_default=False)
+]
+KindOption = Annotated[str, typer.Option("--kind", help=f"How it is searched: {', '.join(MEMORIES)}.")]
+
+app = typer.Typer(no_args_is_help=True, help="A memory of a group chat that keeps who said what to whom.")
+
+
+def read_chat(path: Path, format: str = "auto") -> Any:
+    """Return the chat in a file or folder.
+
+    Raises:
+        InputError: The format is unknown or cannot be told, or the file cannot be used.
+    """
+    if format not in FORMATS:
+        raise InputError(f"--format must be one of {', '.join(FORMATS)}, got {format!r}")
+    chat = require("steelyard.agents", "agents").GroupChat
+    readers = {
+        "jsonl": chat.from_jsonl,
+        "slack": chat.from_slack,
+        "discord": chat.from_discord,
+        "irc": chat.from_irc,
+        "groupmembench": chat.from_groupmembench,
+    }
+    named = _told_by_name(path) if format == "auto" else format
+    if named is None:
+        raise InputError(f"{printable(str(path))}: cannot tell what kind of chat this is; give --format")
+    return readers[named](path)
+
+
+def _told_by_name(path: Path) -> str | None:
+    """Return the format that the name of a file or folder tells, or None."""
+    if path.is_dir():
+        return "slack" if any(path.glob("*/*.json")) else "discord" if any(path.glob("*.json")) else None
+    by_suffix = {".jsonl": "jsonl", ".ndjson": "jsonl", ".txt": "irc", ".log": "irc"}
+    if path.suffix == ".json":
+        with path.open("rb") as file:  # a Discord export says so in its first keys
+            return "discord" if b'"messages"' in file.read(65_536) else "groupmembench"
+    return by_suffix.get(path.suffix)
+
+
+def make_memory(kind: str, **options: Any) -> Any:
+    """Return an empty memory of a kind of :data:`MEMORIES`."""
+    agents = require("steelyard.agents", "agents")
+    if kind in ("dense", "hybrid"):
+        dense = agents.DenseMemory(require("steelyard.models", "models").load_default_embedder(), **options)
+        return dense if kind == "dense" else agents.HybridMemory(agents.BM25Memory(**options), dense)
+    made = {
+        "structured": lambda: agents.StructuredGroupMemory(**options),
+        "bm25": lambda: agents.BM25Memory(**options),
+        "header": lambda: agents.BM25Memory(fields="header", **options),
+        "flat": lambda: agents.FlatFactMemory(**options),
+    }
+    if kind not in made:
+        raise InputError(f"--kind must be one of {', '.join(MEMORIES)}, got {kind!r}")
+    return made[kind]()
+
+
+def remembering(path: Path, kind: str = "structured", **options: Any) -> tuple[Any, Any]:
+    """Return the store at ``path``, made if it is not there, and a memory that holds what it holds."""
+    store = require("steelyard.agents", "agents").MemoryStore(path)
+    memory = make_memory(kind, **options)
+    memory.add_many(store.messages())
+    return store, memory
+
+
+def _existing(path: Path) -> Path:
+    if not path.is_file():
+        raise InputError(
+            f"{printable(str(path))}: no such memory; make one with `steelyard agents memory index CHAT MEMORY`"
+        )
+    return path
+
+
+def index(
+    chat: Annotated[
+        Path, typer.Argument(metavar="CHAT", help="JSONL, Slack or Discord export, IRC log, GroupMemBench file.")
+    ],
+    memory: MemoryArgument,
+    format: Annotated[str, typer.Option("--format", help=f"What CHAT is: {', '.join(FORMATS)}.")] = "auto",
+    json: JsonOption = False,
+) -> None:
+    """Put the messages of a chat into a memory; those that it holds already are left as they are."""
+    messages = list(read_chat(chat, format))
+    store = require("steelyard.agents", "agents").MemoryStore(memory)
+    known = store.ids()
+    new = [message for message in messages if message.id not in known]
+    with counted("storing") as progress:
+        for start in range(0, len(new), 10_000):
+            store.add_many(new[start : start + 10_000])
+            progress(min(start + 10_000, len(new)), len(new), "messages")
+    if json:
+        print_json({"added": len(new), "known": len(messages) - len(new), "messages": len(store)})
+        return
+    typer.echo(
+        f"{len(new)} messages added, {len(messages) - len(new)} were known; {len(store)} in {printable(str(memory))}"
+    )
+
+
+def search(
+    memory: MemoryArgument,
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="What to look for.", show_default=False)],
+    asker: Annotated[
+        str | None, typer.Option("--asker", help="Who asks. Default: nobody, so only what everyone may see.")
+    ] = None,
+    k: Annotated[int, typer.Option("-k", min=1, help="How many messages.")] = 10,
+    kind: KindOption = "structured",
+    at: Annotated[str | None, typer.Option("--at", metavar="TIME", help="Answer as of then (ISO 8601).")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Search a memory on behalf of one person: what that person may not see is never returned."""
+    _, found = remembering(_existing(memory), kind)
+    hits = found.search(query, asker=asker, k=k, at=at)
+    if json:
+        print_json([_hit(hit) for hit in hits])
+        return
+    for hit in hits:
+        message = hit.message
+        head = " ".join(str(part) for part in (message.timestamp, message.channel, message.author) if part)
+        text = " ".join(printable(message.content).split())
+        typer.echo(f"{hit.score:8.3f}  {printable(head)}: {text[:_SHOWN]}{'…' if len(text) > _SHOWN else ''}")
+    if not hits:
+        typer.echo("nothing found", err=True)
+
+
+def _hit(hit: Any) -> dict[str, Any]:
+    message = hit.message
+    when = None if message.timestamp is None else str(message.timestamp)
+    kept = ("author", "channel", "role", "phase", "reply_to", "content")
+    return {"id": hit.id, "score": hit.score, "timestamp": when} | {name: getattr(message, name) for name in kept}
+
+
+def forget(
+    memory: MemoryArgument,
+    author: Annotated[str, typer.Option("--author", help="Whose messages to delete.", show_default=False)],
+    json: JsonOption = False,
+) -> None:
+    """Delete every message that a person wrote, from the file too."""
+    removed = require("steelyard.agents", "agents").MemoryStore(_existing(memory)).delete_user(author)
+    if json:
+        print_json({"deleted": removed})
+        return
+    typer.echo(f"{removed} messages of {printable(author)} deleted")
+
+
+def bench(
+    release: Annotated[
+        Path, typer.Argument(metavar="RELEASE", help="GroupMemBench, as its authors release it: you bring it.")
+    ],
+    domain: Annotated[str, typer.Option("--domain", help="Finance, Technology, Healthcare or Manufacturing.")],
+    kind: KindOption = "bm25",
+    endpoint: Annotated[
+        str | None,
+        typer.Option("--endpoint", metavar="URL", help="OpenAI-compatible reader and judge. Default: offline."),
+    ] = None,
+    model: Annotated[str | None, typer.Option("--model", help="The model's name at the endpoint.")] = None,
+    k: Annotated[int, typer.Option("-k", min=1, help="Messages that the reader is given.")] = 10,
+    json: JsonOption = False,
+) -> None:
+    """Run the paper's protocol on a domain of its release: accuracy by question type, micro and macro averages.
+
+    Absolute figures depend on the reader and the judge; compare memories under the same ones only.
+    """
+    agents = require("steelyard.agents", "agents")
+    run = agents.GroupMemBench.from_release(release, domain, k=k, **_judged_by(endpoint, model))
+    with counted("asking") as progress:
+        report = run.run(make_memory(kind), progress=lambda done, total: progress(done, total, "questions"))
+    if json:
+        print_json(report.to_dict())
+        return
+    typer.echo(str(report))
+
+
+def _judged_by(endpoint: str | None, model: str | None) -> dict[str, Any]:
+    if endpoint is None:
+        if model is not None:
+            raise InputError("--model needs --endpoint, the server that has it")
+        return {}
+    if model is None:
+        raise InputError("--endpoint needs --model, the name that the server knows it by")
+    lm = require("steelyard.models", "models").OpenAICompatibleLM(endpoint, model)
+    readers = require("steelyard.agents.groupmembench.readers", "agents")
+    return {"reader": readers.LMReader(lm), "judge": readers.LMJudge(lm)}
+
+
+COMMANDS = (
+    Command("index", index, "steelyard agents memory index chat.jsonl team.db"),
+    Command("search", search, "steelyard agents memory search team.db 'when is the cutover?' --asker ann"),
+    Command("forget", forget, "steelyard agents memory forget team.db --author bob"),
+    Command("bench", bench, "steelyard agents memory bench GroupMemBench/ --domain Finance --kind bm25"),
+)
+for command in COMMANDS:
+    command.add_to(app)
