@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from steelyard.agents.groupmembench.ontology import DETAILS
 from steelyard.agents.groupmembench.plot import Draft, World
-from steelyard.agents.groupmembench.reading import ABSTAINS, correct, read
+from steelyard.agents.groupmembench.readers import ABSTAINS
+from steelyard.agents.groupmembench.reading import correct, read
 
 TYPES = ("multi_hop", "knowledge_update", "temporal", "user_implicit", "term_ambiguity", "abstention")
 _VARIANTS = 21  # wordings and askers drawn per question; more than any adversarial search may try

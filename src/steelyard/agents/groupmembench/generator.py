@@ -31,7 +31,7 @@ from steelyard.agents.groupmembench.plot import (
     make_world,
     plot_phase,
 )
-from steelyard.agents.groupmembench.protocol import Question
+from steelyard.agents.groupmembench.questions import Question
 from steelyard.agents.groupmembench.realise import Realiser, checked, template_text
 from steelyard.errors import InputError
 
@@ -163,7 +163,8 @@ def _draft(world: World) -> list[Draft]:
 
 def _write(world: World, drafts: Sequence[Draft], realise: Realiser | None) -> tuple[list[Message], int]:
     """Return the messages, their times with exponential gaps within channel and phase, and how many texts fell back."""
-    messages, fallbacks, clock = [], 0, {}
+    messages, fallbacks = [], 0
+    clock: dict[tuple[str, int], datetime] = {}
     sizes = Counter((draft.channel, draft.phase_number) for draft in drafts)
     history: dict[str, list[str]] = {}
     for draft in drafts:

@@ -11,11 +11,11 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 
+from steelyard.agents.groupmembench.messages import Hit
 from steelyard.agents.groupmembench.ontology import BLOCKERS, DETAILS, STATUSES, TOPICS
+from steelyard.agents.groupmembench.questions import Question
+from steelyard.agents.groupmembench.readers import ABSTAINS
 from steelyard.errors import InputError
-
-ABSTAINS = "The conversation does not say."
-"""The gold answer of abstention questions, and what the reader says when no passage has an answer."""
 
 _FORMS = {
     "date": r"\b\d{4}-\d{2}-\d{2}\b",
@@ -77,3 +77,11 @@ def read(question: str, passages: Sequence[str]) -> str:
 def correct(answer: str, gold: str) -> bool:
     """Return whether two answers are the same but for case and outer blanks."""
     return answer.strip().lower() == gold.strip().lower()
+
+
+class FormReader:
+    """:func:`read` in the form that the protocol takes."""
+
+    def __call__(self, question: Question, hits: Sequence[Hit]) -> str:
+        """Return ``Final:`` and the answer."""
+        return f"Final: {read(question.question, [hit.message.content for hit in hits])}"
