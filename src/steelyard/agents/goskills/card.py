@@ -53,9 +53,9 @@ CARD = Card(
     usage=(
         "from steelyard.agents import GoSkillsRetriever, Skill, SkillLibrary\n"
         "library = SkillLibrary.from_skills([  # in earnest: SkillLibrary.from_dir('skills')\n"
-        "    Skill('csv-reader', 'Reads CSV files into tables. Use before report-writer.', outputs=('table',)),\n"
+        "    Skill('csv-reader', 'Reads CSV files into tables.', outputs=('table',)),\n"
         "    Skill('report-writer', 'Writes reports in PDF from tables.', inputs=('table',), outputs=('pdf',)),\n"
-        "    Skill('pdf-checker', 'Checks that PDF reports are valid. Use after report-writer.', inputs=('pdf',)),\n"
+        "    Skill('pdf-checker', 'Checks the PDF reports of report-writer.', inputs=('pdf',)),\n"
         "])\n"
         "library.build_graph().build_groups()\n"
         "contract = GoSkillsRetriever(library, budget=3).retrieve('Read sales.csv and write a report as PDF')\n"

@@ -33,7 +33,7 @@ _SUBJECTS = (
 )
 _STAGES = (
     ("reader", "Parses {data} from {format} files into a table. Use when {data} arrive as {format}.",
-     "Use before {name}-cleaner. Never edit the source files.", "Load {plain} from the {format} files"),
+     "Never edit the source files. Pair it with {name}-cleaner.", "Load {plain} from the {format} files"),
     ("cleaner", "Removes duplicates and gaps from {data}. Use when readings are missing or doubled.",
      "Requires {name}-reader. See also {name}-analyst.", "Drop what is doubled or missing among {plain}"),
     ("analyst", "Finds trends and outliers in {data} with statistics. Not for forecasting.",
