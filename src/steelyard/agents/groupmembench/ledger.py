@@ -37,10 +37,12 @@ DECISIONS = (
               "personas and audiences; the rates have no source", alternatives=("an LLM realiser",), knob="p_chain"),
     _decision("G12", "Adversarial search", "up to 5 further wordings and askers; the one is kept that fewest "
               "attackers answer; only solvable ones are tried", _OURS, "the abstract names the idea; attackers have no "
-              "structure, so that the structured memory is not what questions are chosen against", knob="adversarial_iters"),
+              "structure, so that the structured memory is not what questions are chosen against",
+              knob="adversarial_iters"),
     _decision("G13", "Hardness", "BM25 .3 to .45 micro, flat facts not above it, dense near it, on tuning seeds; "
-              "frozen as version 1.0 before the structured memory read a chat", _OURS, "else generator and memory share "
-              "their cues and the result is circular", alternatives=("easy: the circular chat",), knob="hardness"),
+              "frozen as version 1.0 before the structured memory read a chat", _OURS, "else generator and memory "
+              "share their cues and the result is circular", alternatives=("easy: the circular chat",),
+              knob="hardness"),
     _decision("G14", "Factors outside scope and for others' messages", ".05 and .1", _OURS, "of the reconstruction",
               knob="scope_out"),
     _decision("G15", "Lending along replies", ".9 per reply, two replies, closed form", _OURS,
