@@ -76,11 +76,9 @@ def make_memory(kind: str, **options: Any) -> Any:
 
 
 def remembering(path: Path, kind: str = "structured", **options: Any) -> tuple[Any, Any]:
-    """Return the store at ``path``, made if it is not there, and a memory that holds what it holds."""
+    """Return the store at ``path``, made if it is not there, and a memory that is kept in step with it."""
     store = require("steelyard.agents", "agents").MemoryStore(path)
-    memory = make_memory(kind, **options)
-    memory.add_many(store.messages())
-    return store, memory
+    return store, store.attach(make_memory(kind, **options))
 
 
 def _existing(path: Path) -> Path:
@@ -102,7 +100,7 @@ def index(
     """Put the messages of a chat into a memory; those that it holds already are left as they are."""
     messages = list(read_chat(chat, format))
     store = require("steelyard.agents", "agents").MemoryStore(memory)
-    known = store.ids()
+    known = {message.id for message in store.messages()}
     new = [message for message in messages if message.id not in known]
     with counted("storing") as progress:
         for start in range(0, len(new), 10_000):

@@ -49,9 +49,7 @@ class MemoryTool:
     def add(self, rows: Sequence[Mapping[str, Any]]) -> int:
         """Store messages, all or none; they are on disk when this returns."""
         messages = [self._message(row) for row in rows]
-        self._store.add_many(messages)
-        self._memory.add_many(messages)
-        return len(messages)
+        return int(self._store.add_many(messages))
 
     def _message(self, row: Mapping[str, Any]) -> Any:
         author, audience = row["author"], row["audience"]
@@ -63,6 +61,7 @@ class MemoryTool:
         """Return the best messages that the asker may see."""
         if self._asker is not None and asker not in (None, self._asker):
             raise InputError(f"asker: this server searches for {self._asker!r} only")
+        self._store.refresh()  # another process may have added to the file, or deleted from it
         hits = self._memory.search(query, asker=self._asker or asker, k=k)
         return [
             {
