@@ -156,11 +156,11 @@ def paired_bootstrap(
     if n < 1:
         raise InputError(f"n must be at least 1, not {n}.")
     sums, sizes = _by_cluster(first - second, clusters)
-    random = generator("agents", "paired-bootstrap", seed)
+    stream = generator("agents", "paired-bootstrap", seed)
     draws: list[Floats] = []
     step = max(1, _RESAMPLED_AT_ONCE // len(sums))
     for start in range(0, n, step):
-        picked = random.integers(0, len(sums), size=(min(step, n - start), len(sums)))
+        picked = stream.integers(0, len(sums), size=(min(step, n - start), len(sums)))
         draws.append(sums[picked].sum(axis=1) / sizes[picked].sum(axis=1))
     low, high = np.quantile(np.concatenate(draws), [0.025, 0.975])
     return Interval(float(sums.sum() / sizes.sum()), float(low), float(high))
