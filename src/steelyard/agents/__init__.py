@@ -32,6 +32,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "dear.prompts": ("DebatePrompts",),
         "dear.chat_agents": ("as_agent",),
         "dear.recorder": ("default_recording",),
+        "dear.debate_recorder": ("DebateRecorder",),
         "dear.switching": ("measured_curve", "recorded_curve"),
         "dear.langgraph": ("async_debate_node", "debate_node"),
         "dear.autogen": ("DebateSelector",),

@@ -109,3 +109,15 @@ def test_a_node_debates_what_the_state_asks():
     assert found["said"] == "Paris"
     with pytest.raises(InputError, match="no 'question'"):
         debate_node(debate)({})
+
+
+def test_rounds_in_which_nobody_speaks_pass():
+    class Silent:
+        def act(self, state):
+            return np.zeros((3, 3), dtype=int), ["keep"] * 3
+
+    script = {"ann": ["Answer: A"], "bob": ["Answer: B"], "cem": ["Answer: A"]}
+    selector = DebateSelector(NAMES, Silent(), options=["x", "y"])
+    thread, speakers = drive(selector, script)
+    assert speakers == NAMES
+    assert selector.answer(thread) in ("x", "y")

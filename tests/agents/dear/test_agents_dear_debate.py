@@ -467,3 +467,19 @@ def test_hiding_and_spelling_out():
     assert hidden("as it is", None) == "as it is"
     assert spelt_out("(B) and option A, not a plan B", ["x", "y"]) == '"y" and "x", not a plan B'
     assert spelt_out("(B)", []) == "(B)"
+
+
+def test_a_trained_controller_regulates_a_live_debate(tmp_path):
+    pytest.importorskip("torch")
+    from steelyard.agents.dear.controller import DEARController
+    from steelyard.agents.dear.simulator import SimAgents
+
+    DEARController().fit(SimAgents(), episodes=16, rounds=2).save(tmp_path / "controller")
+    controller = DEARController.from_pretrained(tmp_path / "controller")
+    agents = [says("Paris"), says("Lyon"), says("Paris"), says("Nice")]
+    result = Debate(agents, controller, rounds=2).run(QUESTION, OPTIONS)
+    again = Debate(agents, controller, rounds=2).run(QUESTION, OPTIONS)
+    assert result.answer == again.answer == "Paris"
+    assert [graph.tolist() for graph in result.G_t] == [graph.tolist() for graph in again.G_t]
+    assert result.calls <= 4 * (1 + 2)
+    assert Debate(agents, controller, rounds=1).run("Which is it?").rounds_run == 1
