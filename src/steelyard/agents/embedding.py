@@ -81,8 +81,7 @@ def _first_odd(answer: Any, texts: Sequence[str]) -> str:
 def _shown(texts: Sequence[str], place: int) -> str:
     if place >= len(texts):
         return f"texts[{place}]"
-    text = printable(texts[place])
-    return f"texts[{place}] ({text[:60]!r})"
+    return f"texts[{place}] ('{printable(texts[place][:60])}')"
 
 
 class EmbeddingCache:

@@ -436,7 +436,8 @@ _SKILL_SETS = (
         "kdense_skills",
         "Scientific SKILL.md library with 23 worked multi-skill tasks",
         "MIT (collection, examples); each skill MIT, BSD or Apache-2.0 as stated in its front matter",
-        "Claude Scientific Skills, copyright 2025 K-Dense Inc., MIT; per-skill licence in every SKILL.md.",
+        'Claude Scientific Skills, copyright 2025 K-Dense Inc., MIT; per-skill licence in the "license" field of every '
+        "SKILL.md.",
     ),
     _skills(
         "wshobson_skills",
@@ -448,7 +449,7 @@ _SKILL_SETS = (
         "anthropic_skills",
         "SKILL.md files of anthropics/skills under Apache-2.0",
         "Apache-2.0",
-        "anthropics/skills, Anthropic PBC, Apache-2.0.",
+        "anthropics/skills, Anthropic PBC, Apache-2.0 (per-skill LICENSE.txt).",
     ),
 )
 

@@ -26,7 +26,8 @@ SKILLS = (
     Skill("csv-cleaning", "Clean csv tables: remove duplicate rows. Use when a table is dirty.",
           "Then use the skill `survival-analysis`. Never delete the source file.", inputs=("csv",), outputs=("csv",)),
     Skill("survival-analysis", "Fit survival curves and Cox models to csv tables. Not for image segmentation.",
-          "Requires `csv-cleaning` first. Afterwards pair it with `report-writing`.", inputs=("csv",), outputs=("json",)),
+          "Requires `csv-cleaning` first. Afterwards pair it with `report-writing`.", inputs=("csv",),
+          outputs=("json",)),
     Skill("report-writing", "Write a clinical report as pdf from json results.", "## Layout\nA page.", inputs=("json",),
           outputs=("pdf",)),
     Skill("result-checks", "Validate json results and check their units.",
@@ -36,7 +37,10 @@ SKILLS = (
     Skill("orbit", "Simulate orbital mechanics of satellites.", "orbits"),
 )  # fmt: skip
 pytestmark = pytest.mark.filterwarnings("ignore:skills depend on each other")
-TASK = "Clean the csv table of patients.\nFit survival curves.\nWrite a clinical report as PDF. It must have a unit everywhere."
+TASK = (
+    "Clean the csv table of patients.\nFit survival curves.\n"
+    "Write a clinical report as PDF. It must have a unit everywhere."
+)
 
 
 def library(skills=SKILLS):
@@ -214,18 +218,18 @@ def test_bad_tasks_and_an_empty_library():
         GoSkillsRetriever(library(), max_tokens=5).retrieve(TASK)
 
 
-words = st.sampled_from(
+WORDS = (
     "csv table clean survival report pdf check validate never avoid use skill alpha beta gamma `alpha` requires "
-    "instead not for image json write load ## ``` \n - must".split(" ")
+    "instead not for image json write load ## ``` - must"
 )
+NAMES = ("alpha", "beta", "gamma", "alpha-two", "beta-check", "d", "e-f")
+words = st.sampled_from([*WORDS.split(), "\n"])
 texts = st.lists(words, min_size=1, max_size=25).map(" ".join)
 
 
 @st.composite
 def libraries(draw):
-    names = draw(
-        st.lists(st.sampled_from("alpha beta gamma alpha-two beta-check d e-f".split()), min_size=1, unique=True)
-    )
+    names = draw(st.lists(st.sampled_from(NAMES), min_size=1, unique=True))
     return [
         Skill(
             name, draw(texts.filter(str.strip)), draw(texts), inputs=tuple(draw(st.lists(st.just("csv"), max_size=1)))
@@ -245,7 +249,7 @@ def test_any_contract_is_within_its_budget_and_starts_with_a_payload(skills, tas
     try:
         contract = retriever.retrieve(task)
     except InputError as error:
-        assert "smallest possible" in str(error)
+        assert "smallest possible" in str(error)  # noqa: PT017 - either is right
         return
     reading = retriever.read(task)
     assert len(contract.payloads) <= budget

@@ -37,8 +37,8 @@ def test_a_plain_file():
     skill, found = parse_skill(text_of(extra=extra), "a/alpha/SKILL.md", folder="alpha", source="a")
     assert not found
     assert skill == Skill(
-        "alpha", "Reads CSV files. Use when there is a CSV.", "# Alpha\n\nText.", "a/alpha/SKILL.md", "a", ("csv", ".TSV"),
-        (), ("tables",), ("Read", "Bash"), "MIT",
+        "alpha", "Reads CSV files. Use when there is a CSV.", "# Alpha\n\nText.", "a/alpha/SKILL.md", "a",
+        ("csv", ".TSV"), (), ("tables",), ("Read", "Bash"), "MIT",
         {"allowed-tools": "Read, Bash", "tags": "tables", "version": "1.10", "metadata.author": "someone",
          "metadata.inputs": "csv, .TSV", "metadata.nested.deep": "2024-01-01"},
     )  # fmt: skip
