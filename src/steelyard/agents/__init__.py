@@ -7,9 +7,10 @@ from steelyard.extras import lazy_exports
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
-        "groupmembench.messages": ("Hit", "Message"),
+        "groupmembench.messages": ("Hit", "Message", "UnknownUserError"),
         "groupmembench.chat": ("GroupChat",),
-        "groupmembench.protocol": ("GroupMemBench", "GroupMemReport"),
+        "groupmembench.protocol": ("GroupMemBench", "GroupMemReport", "Question", "read_questions"),
+        "groupmembench.readers": ("DeterministicJudge", "DeterministicReader", "LMJudge", "LMReader"),
         "groupmembench.lexical": ("BM25Memory",),
         "groupmembench.dense": ("DenseMemory", "HybridMemory"),
         "groupmembench.flat": ("FlatFactMemory",),

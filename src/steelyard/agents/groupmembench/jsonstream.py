@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ from steelyard.errors import InputError
 MAX_FILE_BYTES = 1 << 30
 MAX_VALUE_CHARACTERS = 4 << 20
 _CHUNK = 1 << 18
-_SPACE = " \t\n\r"
+_SPACE = re.compile(r"[ \t\n\r]+")
 _DECODER = json.JSONDecoder()
 
 
@@ -43,8 +44,8 @@ class JsonStream:
     def peek(self) -> str:
         """Return the next character that is no white space, or an empty string at the end."""
         while True:
-            while self._at < len(self._text) and self._text[self._at] in _SPACE:
-                self._at += 1
+            space = _SPACE.match(self._text, self._at)
+            self._at = self._at if space is None else space.end()
             if self._at < len(self._text) or not self._more():
                 return self._text[self._at : self._at + 1]
 
