@@ -41,7 +41,7 @@ class DEARController:
         behaviours: What agents may do, out of keep, revise, critique, explore.
         identity: Tell agents apart by number. Only for a team that stays the same; off, the policy is equivariant.
         evidence: `group_evidence` (also True): the library's features; False: none; a function of your own (`Evidence`).
-        reward: What training pays for; default `Reward`.
+        reward: What training pays for; default: `Reward` with an agent paid for what its own answer changed.
         hidden: Two widths of hidden layers.
         selection: "mask": a probability for each peer; "macro": one of none, all, disagreeing peers, one speaker of
             the majority, one speaker per rival answer.
@@ -73,7 +73,7 @@ class DEARController:
             "selection": selection, "who": who, "how": how, "decision": decision, "early_stop": early_stop,
         }  # fmt: skip
         self.settings = _checked(asked)
-        self.reward: RewardFunction = Reward() if reward is None else reward
+        self.reward: RewardFunction = Reward(credit="difference") if reward is None else reward
         self.ppo = PPOSettings() if settings is None else settings
         self.history: list[Trained] = []
         self._evidence: Evidence | None = evidence if own else None  # type: ignore[assignment]
@@ -249,9 +249,7 @@ class DEARController:
     def _choose(self, state: State, generator: np.random.Generator) -> tuple[Seen, Choice, Bools, Ints]:
         """Draw decisions for training from the public part of ``state``."""
         public = state.public() if hasattr(state, "public") else state
-        seen = self._seen(
-            observe(public, self.settings.rounds, identity=self.identity, evidence=self.evidence), public
-        )
+        seen = self._seen(observe(public, self.settings.rounds, identity=self.identity, evidence=self.evidence), public)
         return seen, *self._decide(seen, public, generator, generator)
 
     def _decide(

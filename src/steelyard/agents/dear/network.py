@@ -15,6 +15,8 @@ from torch import Tensor, nn
 MACROS = ("none", "all", "disagreeing", "majority speaker", "rival speakers")
 """The categorical choices of whom to read, for ``selection="macro"``."""
 
+_READING = 1.5  # logit: training starts near a debate in which all read all, as what a critique is worth shows there
+
 
 class Sizes(NamedTuple):
     """Features of the group, of an agent, and of a peer as an agent sees it."""
@@ -57,6 +59,7 @@ class PolicyNet(nn.Module):
             self.reader = _linear(second, second, generator)
             self.peer = _linear(sizes.peer, second, generator)
             self.score = _linear(second, 1, generator, gain=0.01)
+            nn.init.constant_(self.score.bias, _READING)
 
     def forward(self, seen: Seen) -> tuple[Tensor, Tensor]:
         """Return behaviour logits (B, N, behaviours) and those of whom to read: (B, N, N), or (B, N, choices)."""

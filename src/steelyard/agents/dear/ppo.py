@@ -75,6 +75,7 @@ class Trainer:
     ) -> None:  # fmt: skip
         self.policy, self.critic, self.speaks = policy, critic, speaks
         self.choose, self.reward, self.settings = choose, reward, settings
+        self._entropy = settings.entropy
         self._weights = [*policy.parameters(), *critic.parameters()]
         self._optimizer = torch.optim.Adam(self._weights, lr=settings.learning_rate, eps=1e-5)
 
@@ -86,9 +87,10 @@ class Trainer:
         batch, history = self.settings.batch, []
         iterations = -(-episodes // batch)
         for turn in range(iterations):
-            if self.settings.anneal:
-                for group in self._optimizer.param_groups:
-                    group["lr"] = self.settings.learning_rate * (1 - turn / iterations)
+            left = 1 - turn / iterations if self.settings.anneal else 1.0
+            self._entropy = self.settings.entropy * left
+            for group in self._optimizer.param_groups:
+                group["lr"] = self.settings.learning_rate * left
             drawn = None if items is None else items[generator.integers(len(items), size=batch)]
             start = backend.start(batch, generator, items=None if drawn is None else drawn.tolist())
             rollout = self.collect(backend, start, rounds, lam, early_stop, generator)
@@ -139,7 +141,7 @@ class Trainer:
         held = ratio.clamp(1 - settings.clip, 1 + settings.clip)
         error = nn.functional.mse_loss(self.critic(seen), rollout.target[rows])
         loss = -torch.minimum(ratio * gain, held * gain).mean() + settings.value_weight * error
-        loss = loss - settings.entropy * entropy.mean()
+        loss = loss - self._entropy * entropy.mean()
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(self._weights, settings.max_grad_norm)
@@ -194,8 +196,6 @@ def stopped(episodes: Episodes, rule: StopRule) -> Episodes:
     """Return the debates with those that the stop rule ends marked inactive."""
     changes: dict[str, Any] = {"active": episodes.active & ~is_finished(episodes, rule)}
     return type(episodes)(**{**vars(episodes), **changes})
-
-
 
 
 def _rows(arrays: list[NDArray[Any]], active: list[Bools]) -> Tensor:

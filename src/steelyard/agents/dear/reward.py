@@ -26,9 +26,9 @@ class Reward:
         vote: Paid to every agent when the debate ends with a right vote.
         individual: Times the share of right agents, when the debate ends.
         shaping: Times the change of an agent's own correctness, every round.
-        credit: "team": every agent gets the vote's reward. "difference": an agent gets, every round, what the vote
-            gained by its new answer against its old one, the others' new answers given; so an agent is not paid for
-            what others did.
+        credit: "team": every agent gets what the team earns. "difference": an agent gets, every round, what the vote
+            and the share of right agents gained by its new answer against its old one, the others' new answers given;
+            so an agent is not paid for what others did.
     """
 
     vote: float = 1.0
@@ -41,13 +41,12 @@ class Reward:
         truth = after.truth[:, None]
         was, now = before.answers == truth, after.answers == truth
         rewards = self.shaping * (now.astype(float) - was) - lam * (after.cost - before.cost)
-        right_vote = (_votes(after.answers, after) == after.truth)[:, None]
-        if self.credit == "team":
-            rewards += ended[:, None] * self.vote * right_vote
-        else:
-            rewards += self.vote * (right_vote.astype(float) - (_votes_without(before, after) == truth))
-        shared: Floats = ended[:, None] * self.individual * now.mean(axis=1, keepdims=True)
-        return rewards + shared
+        right_vote = (_votes(after.answers, after) == after.truth)[:, None].astype(float)
+        if self.credit == "difference":
+            rewards += self.vote * (right_vote - (_votes_without(before, after) == truth))
+            return rewards + self.individual / now.shape[1] * (now.astype(float) - was)
+        team: Floats = self.vote * right_vote + self.individual * now.mean(axis=1, keepdims=True)
+        return rewards + ended[:, None] * team
 
 
 def _votes(answers: np.ndarray, episodes: Episodes) -> np.ndarray:

@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from steelyard.card import Frozen
 from steelyard.agents.dear.episodes import BEHAVIOURS, StopRule
+from steelyard.card import Frozen
 
 MAX_WIDTH = 1024
 MAX_FEATURES = 4096
@@ -17,7 +17,7 @@ class PPOSettings(Frozen):
     """PPO's settings. Clip, rate, decay, entropy, epochs and discount are usual values (reconstruction).
 
     ``batch`` is the number of debates between two updates, ``minibatches`` how many parts each epoch takes them in;
-    ``anneal`` lets the rate fall to 0 over the training.
+    ``anneal`` lets rate and entropy bonus fall to 0 over the training.
     """
 
     clip: float = Field(default=0.2, gt=0, lt=1)

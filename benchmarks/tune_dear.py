@@ -1,0 +1,77 @@
+"""Renew the settings of DEAR's bench on the simulator's tuning streams, which no verdict is read from.
+
+Every arm with knobs gets the same number of trials on the same seeds. The ring and ReConcile are chosen by right
+votes. DEAR is chosen by right votes among the settings whose mean cost does not exceed that of MAD with early stop,
+since that is what it has to cost less than. Run: python benchmarks/tune_dear.py (about five minutes on one core).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from steelyard.agents import dear
+from steelyard.agents.dear import cells, tasks
+from steelyard.agents.dear.policies import FullyConnected, ReConcile, Sparse
+from steelyard.contracts import CellInput
+
+SEEDS = (0, 1, 2)
+EPISODES, DEBATES = 20_000, 20_000
+COMMON = {"credit": "difference", "batch": 512, "minibatches": 8, "learning_rate": 1e-3, "entropy": 0.003}
+GRIDS: dict[str, list[dict[str, Any]]] = {
+    "ring": [
+        {"degree": degree, "behaviour": behaviour, "early_stop": stop}
+        for degree, behaviour, stop in itertools.product((1, 2, 3), ("revise", "critique"), ("never", "unanimous"))
+    ],
+    "reconcile": [
+        {"behaviour": behaviour, "early_stop": stop, "vote_rule": rule}
+        for behaviour, stop, rule in itertools.product(
+            ("revise", "critique"), ("never", "unanimous", "stable"), ("reconcile",)
+        )
+    ],
+    "dear": [
+        {**COMMON, "lam": lam, "entropy": entropy}
+        for lam, entropy in itertools.product((0.001, 0.002, 0.003, 0.004, 0.006, 0.01), (0.001, 0.003))
+    ],
+}
+
+
+def measured(arm: str, config: dict[str, Any], seed: int) -> tuple[float, float]:
+    """Return right votes and call-units of one setting on one tuning seed."""
+    params = {"controller": {}, "episodes": EPISODES, "debates": DEBATES, "repeats": 1}
+    own = config if arm == "dear" else {}
+    cell = CellInput("sim", arm, own, params, {}, seed, tasks.headline(), root="tuning")
+    where = tasks.sides(cell)
+    if arm == "dear":
+        policy: Any = cells.trained(cell, where.train)[0]
+    else:
+        policy = {"ring": Sparse, "reconcile": ReConcile, "mad_stop": FullyConnected}[arm](**config)
+    found = cells.figures(cells.play(cell, where, policy))
+    return found["vote_accuracy"], found["cost"]
+
+
+def main() -> None:
+    """Try every setting and write ``tuned.json`` beside the bench."""
+    torch.set_num_threads(1)
+    bar = float(np.mean([measured("mad_stop", {"early_stop": "unanimous"}, seed)[1] for seed in SEEDS]))
+    chosen = {}
+    for arm, grid in GRIDS.items():
+        tried = []
+        for config in grid:
+            right, cost = np.mean([measured(arm, config, seed) for seed in SEEDS], axis=0)
+            tried.append({"config": config, "score": round(float(right), 5), "cost": round(float(cost), 3)})
+            print(arm, tried[-1], flush=True)
+        allowed = [one for one in tried if arm != "dear" or one["cost"] <= bar] or tried
+        best = max(allowed, key=lambda one: (one["score"], -one["cost"]))
+        chosen[arm] = {**best, "seeds": list(SEEDS), "tried": tried}
+    path = Path(str(dear.__path__[0])) / "tuned.json"
+    path.write_text(json.dumps(chosen, indent=1, sort_keys=True) + "\n")
+
+
+if __name__ == "__main__":
+    main()
