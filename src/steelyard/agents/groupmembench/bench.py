@@ -21,7 +21,7 @@ from steelyard.agents.groupmembench.protocol import GroupMemBench, Reader
 from steelyard.agents.groupmembench.questions import Question
 from steelyard.agents.groupmembench.reading import FormReader
 from steelyard.agents.groupmembench.report import GroupMemReport
-from steelyard.agents.groupmembench.thread_recall import find_threads, finders, link_quality
+from steelyard.agents.groupmembench.thread_recall import THREAD_ARMS, find_threads, finders, link_quality
 from steelyard.agents.groupmembench.user import Options, user_task
 from steelyard.contracts import BenchSpec, Block, CellInput, Diagram, Measured, Profile, Task
 
@@ -90,7 +90,7 @@ def run_threads(cell: CellInput) -> Measured:
     right = predicted = linked = 0
     pictures: tuple[Diagram, ...] = ()
     for one in chats:
-        wanted = ("random",) if cell.arm == "random" else None
+        wanted = ("random",) if cell.arm == "random" else THREAD_ARMS
         found = find_threads(finders(one.bare, one.links, cell.rng("random"), wanted), one.chat, one.threads)
         for name, values in found.recalls.items():
             recalls.setdefault(name, []).extend(values)

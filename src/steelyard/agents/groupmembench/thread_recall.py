@@ -28,6 +28,10 @@ from steelyard.models.embedders import HashingEmbedder
 
 LEAST_MESSAGES, LEAST_WORDS = 3, 4
 K = 10
+THREAD_ARMS = (
+    "bm25", "bm25_header", "recency", "dense", "hybrid", "structured", "no_recency", "no_same_speaker", "no_links",
+    "gold_links",
+)  # fmt: skip
 
 Link = tuple[str, str]
 Find = Callable[[Message], Sequence[str]]
@@ -80,7 +84,7 @@ def _components(links: Iterable[Link]) -> list[set[str]]:
 
 
 def finders(
-    bare: Sequence[Message], links: Sequence[Link], draws: np.random.Generator, only: Sequence[str] | None = None
+    bare: Sequence[Message], links: Sequence[Link], draws: np.random.Generator, only: Sequence[str] = THREAD_ARMS
 ) -> dict[str, Find]:
     """Return every arm over one chat; only ``gold_links`` reads ``links``.
 
@@ -88,7 +92,7 @@ def finders(
         bare: Messages without reply links.
         links: Links by people.
         draws: The random order.
-        only: Names of the arms that are wanted; None: all.
+        only: Names of the arms that are wanted: of :data:`THREAD_ARMS`, or ``random``.
     """
     chat = GroupChat(bare)
     messages = chat.messages
@@ -117,7 +121,7 @@ def finders(
         "no_links": lambda: _anchored(StructuredGroupMemory(use_reply=False), predicted()),
         "gold_links": certain,
     }
-    return {name: makers[name]() for name in makers if only is None or name in only}
+    return {name: makers[name]() for name in only}
 
 
 def with_links(messages: Sequence[Message], links: Iterable[Link]) -> tuple[list[Message], list[Link]]:
