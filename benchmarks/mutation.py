@@ -29,6 +29,9 @@ CORES = {
     "nets/lattice": ("core.py",),
     "guard/discrepancy": ("core.py", "length.py", "theory.py", "thresholds.py"),
     "guard/dr_smoothing": ("core.py", "kernels.py", "arguments.py", "theory.py", "counting.py", "certificates.py"),
+    "agents/groupmembench": ("core.py",),
+    "agents/goskills": ("core.py",),
+    "agents/dear": ("core.py",),
 }
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Add: ast.Sub,
