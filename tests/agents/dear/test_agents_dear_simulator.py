@@ -22,8 +22,7 @@ seeds = st.integers(0, 2**32 - 1)
 
 def figures(sim, controller):
     runs = [
-        rollout(sim, controller, batch=20_000, generator=generator("figures", "sim", seed)).summary()
-        for seed in (0, 1)
+        rollout(sim, controller, batch=20_000, generator=generator("figures", "sim", seed)).summary() for seed in (0, 1)
     ]
     return {name: np.mean([run[name] for run in runs]) for name in runs[0]}
 
@@ -122,9 +121,7 @@ def test_a_start_is_equivariant_in_its_draws(seed):
         tie=np.take_along_axis(draws.tie, back, axis=1),
     )  # fmt: skip
     plain = sim.start_from(draws, np.random.default_rng(seed))
-    assert_same_debates(
-        sim.start_from(renamed, np.random.default_rng(seed)), ep.relabel_options(plain, mapping)
-    )
+    assert_same_debates(sim.start_from(renamed, np.random.default_rng(seed)), ep.relabel_options(plain, mapping))
 
 
 @given(seeds)
@@ -165,9 +162,7 @@ def test_stopped_debates_and_keeping_agents_do_not_move():
 
 def test_equal_seeds_equal_results_and_equal_noise():
     sim = SimAgents()
-    first, second = (
-        rollout(sim, FullyConnected(), batch=50, generator=generator("a", "b", 1)).vote for _ in range(2)
-    )
+    first, second = (rollout(sim, FullyConnected(), batch=50, generator=generator("a", "b", 1)).vote for _ in range(2))
     assert np.array_equal(first, second)
     runs = [rollout(sim, c, batch=50, generator=generator("a", "b", 1)) for c in (KeepAll(), Sparse())]
     assert np.array_equal(runs[0].answers0, runs[1].answers0)

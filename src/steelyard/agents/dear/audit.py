@@ -239,9 +239,13 @@ def _audit_observation(
     _note(report, "features know nothing of the truth's place")
     _note(report, "no feature gives correctness away")
     fields = {f"{key} of agent {i}": value[:, i] for key, value in _public(state) for i in range(state.n_agents)}
-    columns = [(_name(names, column), seen[:, column]) for column in range(seen.shape[1])]
-    for name, values in (*columns, *fields.items()):
-        _audit_column(name, values, state, report)
+    told = [_name(names, column) for column in range(seen.shape[1])] + list(fields)
+    columns = np.column_stack([seen, *fields.values()])
+    varied = columns.min(axis=0) < columns.max(axis=0)
+    told = [name for name, keep in zip(told, varied, strict=True) if keep]
+    if told:
+        _audit_place(columns[:, varied], told, state, report)
+        _audit_separation(columns[:, varied], told, state, report)
 
 
 def _public(state: Episodes) -> Iterator[tuple[str, Floats]]:
@@ -251,30 +255,36 @@ def _public(state: Episodes) -> Iterator[tuple[str, Floats]]:
             yield key, value
 
 
-def _audit_column(name: str, values: Floats, state: Episodes, report: LeakReport) -> None:
-    """Is a feature distributed differently by the truth's place, or does it tell right answers from wrong ones?"""
-    if values.min() == values.max():
+def _audit_place(columns: Floats, names: Sequence[str], state: Episodes, report: LeakReport) -> None:
+    """Is a feature distributed differently by which option is right? Analysis of variance of its ranks."""
+    ranks = stats.rankdata(columns, axis=0)
+    groups = [ranks[state.truth == k] for k in range(state.options)]
+    if min(map(len, groups)) < _LEAST:
         return
-    groups = [values[state.truth == k] for k in range(state.options)]
-    p = stats.kruskal(*groups).pvalue if all(len(group) > 1 for group in groups) else 1.0
-    if p < _ALPHA:
-        detail = f"its distribution depends on which option is right (p = {p:.1e}), round {state.t}"
-        report.leaks.append(Leak("features know nothing of the truth's place", name, detail))
+    p = np.asarray(stats.f_oneway(*groups, axis=0).pvalue)
+    for column in np.flatnonzero(p < _ALPHA):
+        detail = f"its distribution depends on which option is right (p = {p[column]:.1e}), round {state.t}"
+        report.leaks.append(Leak("features know nothing of the truth's place", names[int(column)], detail))
+
+
+def _audit_separation(columns: Floats, names: Sequence[str], state: Episodes, report: LeakReport) -> None:
+    """Does a threshold tell right answers from wrong ones among answers with equally many votes?
+
+    Only with enough different items of each kind: a small recording may separate by chance.
+    """
     right = state.answers == state.truth[:, None]
     votes = (state.answers[:, :, None] == state.answers[:, None, :]).sum(axis=2)
     for agent in range(state.n_agents):
         for count in range(1, state.n_agents + 1):
-            if _separates(values, right[:, agent], votes[:, agent] == count, state.items):
+            among = votes[:, agent] == count
+            kinds = [among & right[:, agent], among & ~right[:, agent]]
+            if min(len(np.unique(state.items[kind])) for kind in kinds) < _LEAST:
+                continue
+            good, bad = (columns[kind] for kind in kinds)
+            apart = (good.min(axis=0) > bad.max(axis=0)) | (good.max(axis=0) < bad.min(axis=0))
+            for column in np.flatnonzero(apart):
                 detail = f"it tells agent {agent}'s right answers from wrong ones, {count} vote(s), round {state.t}"
-                report.leaks.append(Leak("no feature gives correctness away", name, detail))
-
-
-def _separates(values: Floats, right: Bools, among: Bools, items: Ints) -> bool:
-    """Does a threshold on ``values`` tell right from wrong without error, with enough different items of each kind?"""
-    good, bad = values[right & among], values[~right & among]
-    if len(good) < _LEAST or len(bad) < _LEAST or not (good.min() > bad.max() or good.max() < bad.min()):
-        return False
-    return all(len(np.unique(items[among & kind])) >= _LEAST for kind in (right, ~right))
+                report.leaks.append(Leak("no feature gives correctness away", names[int(column)], detail))
 
 
 def _audit_controller(
