@@ -37,6 +37,8 @@ def test_an_embedder_and_a_function_give_unit_rows():
         (None, "texts[0] ('one')"),
         ([[1.0, 2.0], [1.0]], "texts[1] ('two\\x1b')"),
         ([[1.0], ["x"]], "texts[1]"),
+        (["x", "y"], "texts[0] ('one')"),
+        ({"a": 1}, "texts[0] ('one')"),
         ([[1.0], [np.nan]], "not finite for texts[1]"),
         ([[np.inf], [np.nan]], "not finite for texts[0]"),
         ([[1e31], [1.0]], "not finite for texts[0]"),

@@ -82,6 +82,7 @@ def test_an_unquoted_colon_is_read_line_by_line_and_listed():
         ('---\nname: "a\\e[31m"\ndescription: b\n---\n', 2, "cannot be used"),
         ("---\nname: a\ndescription: b\nz: " + "[" * 8 + "]" * 8 + "\n---\n", 4, "nested too deeply"),
         ("---\nname: a\ndescription: b\nz: " + "[" * 4000 + "\n---\n", 2, "nested too deeply"),
+        ("---\nname: a\ndescription: b\nz:\n " + "- " * 5000 + "a\n---\n", 2, "nested too deeply"),
     ],
 )
 def test_what_costs_the_skill(text, line, part):

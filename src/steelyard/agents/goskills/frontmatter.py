@@ -15,6 +15,7 @@ _FENCE = re.compile(r"---[ \t]*")
 _FIELD = re.compile(r"([A-Za-z][\w.-]*):(?:[ \t]+(.*)|[ \t]*)$")
 _ITEM = re.compile(r"[ \t]*-[ \t]+(.*)$")
 _MAX_DEPTH = 6
+_MAX_BRACKETS = 512
 
 
 class Front(NamedTuple):
@@ -50,6 +51,8 @@ def read_front_matter(text: str) -> tuple[Values, dict[str, int], tuple[int, str
             message starts with the line.
     """
     yaml = require("yaml", "agents")
+    if text.count("[") + text.count("{") > _MAX_BRACKETS:  # the parser's time grows with their square
+        raise InputError("line 2: the front matter is nested too deeply; write plain fields")
     try:
         _refuse_references(text, yaml)
         node = yaml.compose(text, Loader=yaml.SafeLoader)
