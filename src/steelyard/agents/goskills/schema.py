@@ -111,8 +111,9 @@ def query_schema(task: str, names: NameIndex, sure: Confidences = DEFAULT_CONFID
     domain = _short(labels.get("domain", ""))
     named = [Feature("keywords", name, sure.literal, (), places) for name, places in _named(task, names)]
     wanted = [Feature("artifacts", name, sure.literal, (name,)) for name in formats(task)]
-    operations = _distinct([one for clause in unlabelled if (one := _operation(clause, names, sure)) is not None])
-    products = _distinct([one for clause in unlabelled for one in _products(clause, sure)])
+    worded = [(clause, content_words(clause)) for clause in unlabelled]
+    operations = _distinct([one for pair in worded if (one := _operation(*pair, names, sure)) is not None])
+    products = _distinct([one for _, words in worded for one in _products(words, sure)])
     constraints = [_short(clause, 240) for clause in unlabelled if _CONSTRAINT.search(clause)]
     keywords = _keywords(task)
     soft: list[tuple[Dimension, str]] = [("goal", goal), ("task_name", title), ("domain", domain)]
@@ -148,9 +149,8 @@ def _named(task: str, names: NameIndex) -> list[tuple[str, tuple[int, ...]]]:
     return [(name, tuple(places)) for name, places in found.items()]
 
 
-def _operation(clause: str, names: NameIndex, sure: Confidences) -> Feature | None:
+def _operation(clause: str, words: Sequence[str], names: NameIndex, sure: Confidences) -> Feature | None:
     """Return the first verb of a clause with up to four words after it; phrases are their pairs and named skills."""
-    words = content_words(clause)
     at = next((place for place, word in enumerate(words) if word in VERBS or stem(word) in VERBS), None)
     if at is None:
         return None
@@ -163,9 +163,8 @@ def _operation(clause: str, names: NameIndex, sure: Confidences) -> Feature | No
     return Feature("operations", _short(" ".join([words[at], *things])), sure.phrase, pairs)
 
 
-def _products(clause: str, sure: Confidences) -> list[Feature]:
+def _products(words: Sequence[str], sure: Confidences) -> list[Feature]:
     """Return every product noun of a clause with the word before it."""
-    words = content_words(clause)
     return [
         Feature("artifacts", _short(f"{one} {other}"), sure.phrase, (f"{stem(one)} {stem(other)}",))
         for one, other in itertools.pairwise(words)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 from steelyard.agents.goskills.stopwords import content_words
 
@@ -50,6 +51,7 @@ _FORMAT = re.compile(r"\.?\b([A-Za-z][A-Za-z0-9]{1,7})\b")
 _BREAK = re.compile(r"[.,;:!?()\[\]{}|/\n\u2013\u2014]+|\s-\s")
 
 
+@lru_cache(maxsize=1 << 16)
 def stem(word: str) -> str:
     """Return a lower-cased word without the ending of a plural."""
     if word.endswith("ies") and len(word) > 4:
