@@ -14,9 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from steelyard.agents.dear.episodes import Bools, Floats, Ints, State, argmax_by, majority, option_counts
-
-_LOWEST = -1e9
+from steelyard.agents.dear.episodes import Bools, Floats, Ints, State, majority, option_counts
 
 
 class Choice(NamedTuple):
@@ -40,7 +38,8 @@ def probabilities(logits: NDArray[np.floating]) -> Floats:
 def draw_index(logits: NDArray[np.floating], generator: np.random.Generator | None) -> Ints:
     """Return an index of the last axis: drawn by ``generator``, or the likeliest one."""
     if generator is None:
-        return logits.argmax(axis=-1)
+        best: Ints = logits.argmax(axis=-1)
+        return best
     below = probabilities(logits).cumsum(axis=-1)
     drawn: Ints = (generator.random((*logits.shape[:-1], 1)) * below[..., -1:] >= below).sum(axis=-1)
     return drawn
@@ -91,11 +90,6 @@ def macro_masks(state: State) -> Bools:
         others & of_majority, others & rivals,
     )  # fmt: skip
     return np.stack(found, axis=2)
-
-
-def top_behaviour(logits: NDArray[np.floating], tie: Ints) -> Ints:
-    """Return the likeliest behaviour; exact ties by ``tie`` (B, behaviours)."""
-    return argmax_by(logits, tie)
 
 
 def log_likelihood(

@@ -37,7 +37,7 @@ FIXED = (
     _arm("mad_stop", "MAD with early stop", "baseline"),
     _arm("ring", "Ring (sparse MAD)", "baseline"),
     _arm("random_one", "Everyone reads one random peer", "baseline"),
-    _arm("reconcile", "ReConcile: MAD with early stop, vote by confidence", "baseline"),
+    _arm("reconcile", "ReConcile: all read all with early stop, vote by confidence", "baseline"),
     _arm("critique_stop", "Critique-all with early stop, nothing learned", "baseline"),
     _arm("oracle_speaker", "Oracle: all read an agent that was right", "ceiling"),
     _arm("any_right", "Oracle: any agent right at first", "ceiling"),

@@ -67,11 +67,11 @@ CARD = Card(
         "was right more than .2 points more often than critique-all with early stop, so a gain of half a point over it "
         "is hardly to be had there without knowing who is who.",
         "Every trained seed counts, also one that ended in a poor policy; the raw rows show each.",
-        "Self-consistency draws further first answers from the same beliefs; its samples in the simulator and committee "
-        "share an agent's errors, as an agent's own samples do.",
+        "Self-consistency draws further first answers from the same beliefs; its samples in the simulator and the "
+        "committee share an agent's errors, as an agent's own samples do.",
         "A seed of the committee has classifiers of its own, but all seeds share the 897 test images.",
-        "RUMAD, DyLAN, ChatEval, GroupDebate, S2-MAD and Free-MAD are not among the rivals: they need texts, ratings or "
-        "a training of their own.",
+        "RUMAD, DyLAN, ChatEval, GroupDebate, S2-MAD and Free-MAD are not among the rivals: they need texts, ratings "
+        "or a training of their own.",
         "A user's questions are debated under a controller trained on the simulator, never on the user's model.",
     ),
     decisions=DECISIONS,

@@ -11,7 +11,7 @@ import numpy as np
 from steelyard.agents.dear.arms import flat
 from steelyard.agents.dear.controller import DEARController
 from steelyard.agents.dear.diagrams import debate_diagrams
-from steelyard.agents.dear.episodes import Backend, Episodes, Ints
+from steelyard.agents.dear.episodes import Backend, Episodes, Ints, vote
 from steelyard.agents.dear.policies import (
     CritiqueAll,
     FullyConnected,
@@ -26,11 +26,14 @@ from steelyard.agents.dear.policies import (
     self_consistency,
 )
 from steelyard.agents.dear.reward import Reward
-from steelyard.agents.dear.rollout import Controller, Outcome, rollout, vote
+from steelyard.agents.dear.rollout import Outcome, rollout
 from steelyard.agents.dear.settings import PPOSettings
 from steelyard.agents.dear.tasks import Sides, sides
 from steelyard.contracts import CellInput, Measured
 from steelyard.errors import UnsupportedError
+
+Policy = Any
+"""A `Controller` of :mod:`steelyard.agents.dear.rollout`; its protocol asks for attributes that frozen ones lack."""
 
 ROUNDS = 3
 _CONTROLLER = ("who", "how", "evidence", "identity", "selection", "behaviours")
@@ -66,7 +69,7 @@ def judged(cell: CellInput, where: Sides) -> tuple[int, list[int] | None]:
     return len(items), items
 
 
-def play(cell: CellInput, where: Sides, controller: Controller, trace: bool = False, rounds: int = ROUNDS) -> Outcome:
+def play(cell: CellInput, where: Sides, controller: Policy, trace: bool = False, rounds: int = ROUNDS) -> Outcome:
     """Return the outcome of ``controller`` on the cell's evaluation debates, the same ones for every controller."""
     batch, items = judged(cell, where)
     if isinstance(controller, DEARController):
@@ -82,7 +85,7 @@ def started(cell: CellInput, where: Sides) -> Episodes:
     return where.test.start(batch, cell.rng("judged").spawn(3)[0], items=items)
 
 
-def fixed_policies(knobs: Mapping[str, Any]) -> dict[str, Controller]:
+def fixed_policies(knobs: Mapping[str, Any]) -> dict[str, Policy]:
     """Return the fixed policies; ``knobs`` has what was tuned for the ring and for ReConcile."""
     return {
         "vote": KeepAll(),
@@ -142,12 +145,20 @@ def without_debate(cell: CellInput, where: Sides, outcome: Outcome) -> dict[str,
 
 
 def equal_calls(cell: CellInput, where: Sides, episodes: Episodes, calls: Ints) -> dict[str, float]:
-    """Return self-consistency with each debate's own number of calls; nothing where too few samples are recorded."""
+    """Return self-consistency at as many calls a debate; nothing where too few samples are recorded.
+
+    All agents of a debate give equally many samples, since calls beyond that would go to the first agents, which are
+    the weakest in the simulator: each debate's calls are rounded up or down to whole samples, at random so that the
+    mean stays.
+    """
+    agents = episodes.n_agents
+    whole = np.floor(calls / agents + cell.rng("rounding").random(len(calls))).astype(np.int64)
+    budget = agents * np.maximum(whole, 1)
     try:
-        voted = self_consistency(where.test, episodes, calls, cell.rng("samples"))
+        voted = self_consistency(where.test, episodes, budget, cell.rng("samples"))
     except UnsupportedError:
         return {}
-    mean = float(calls.mean())
+    mean = float(budget.mean())
     return {"vote_accuracy": float((voted == episodes.truth).mean()), "calls": mean, "cost": mean}
 
 

@@ -88,8 +88,8 @@ CLAIMS = (
         paper="confidence does not reflect correctness and may worsen conformity (abstract, qualitative)",
     ),
     Claim(
-        id="control_gains_nothing", text="Where debating cannot help, DEAR is as often right as the vote, within half a "
-        "point", metric="vote_accuracy", arm="dear", versus="vote", direction="higher", kind="equivalence",
+        id="control_gains_nothing", text="Where debating cannot help, DEAR is as often right as the vote, within half "
+        "a point", metric="vote_accuracy", arm="dear", versus="vote", direction="higher", kind="equivalence",
         margin=_HALF_POINT, tasks=("control",), paper="not of the paper: guards against a rigged simulator",
     ),
     _ablation("no_who", "of a controller that reads as many random peers"),

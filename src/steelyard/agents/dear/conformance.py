@@ -11,18 +11,19 @@ from typing import Any
 import numpy as np
 
 from steelyard.agents.dear import bench, user
+from steelyard.agents.dear.cells import Policy
 from steelyard.agents.dear.controller import DEARController
 from steelyard.agents.dear.episodes import BEHAVIOURS, Backend, Bools, Ints, State
 from steelyard.agents.dear.observation import Observation, observe
 from steelyard.agents.dear.policies import FixedController, FullyConnected, KeepAll
 from steelyard.agents.dear.reward import Reward
-from steelyard.agents.dear.rollout import Controller, Outcome, rollout
+from steelyard.agents.dear.rollout import Outcome, rollout
 from steelyard.agents.dear.settings import PPOSettings
 from steelyard.agents.dear.simulator import SimAgents
 from steelyard.contracts import Arrays, BadInput, Conformance
 from steelyard.rng import generator
 
-Maker = Callable[[Backend, int], Controller]
+Maker = Callable[[Backend, int], Policy]
 """From agents and a seed to a controller for them, trained if it is one that learns."""
 
 _ROUNDS, _DEBATES, _EPISODES = 3, 20_000, 10_000
@@ -37,7 +38,7 @@ def trained(backend: Backend, seed: int, episodes: int = _EPISODES) -> DEARContr
     return made.fit(backend, episodes=episodes, lam=config["lam"], seed=seed, root="tuning", rounds=_ROUNDS)
 
 
-def _played(backend: Backend, controller: Controller, seed: int, batch: int = 200) -> Outcome:
+def _played(backend: Backend, controller: Policy, seed: int, batch: int = 200) -> Outcome:
     stream = generator("conformance", "dear/judged", seed)
     return rollout(backend, controller, batch=batch, rounds=_ROUNDS, generator=stream)
 
@@ -148,8 +149,8 @@ def _bad_inputs() -> tuple[BadInput, ...]:
         ("a width of 0", lambda: DEARController(hidden=(0, 8)), "hidden"),
         ("an unknown selection", lambda: DEARController(selection=_any("best")), "selection"),
         ("random peers of a macro", lambda: DEARController(selection="macro", who="random"), "who"),
-        ("an untrained controller", lambda: DEARController().act(state), "act"),
-        ("a state not trained for", lambda: DEARController().decide(observe(state, 3), state, draws), "not trained"),
+        ("several debates at once", lambda: DEARController().act(state), "act"),
+        ("an untrained controller", lambda: DEARController().decide(observe(state, 3), state, draws), "not trained"),
         ("an unknown algorithm", lambda: DEARController().fit(SimAgents(), algo="dqn"), "algo"),
         ("no episodes", lambda: DEARController().fit(SimAgents(), episodes=0), "episodes"),
         ("a negative price", lambda: DEARController().fit(SimAgents(), lam=-1.0), "lam"),

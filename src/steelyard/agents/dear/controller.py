@@ -40,7 +40,7 @@ class DEARController:
         d_max: Most peers an agent reads in a round; None: no cap.
         behaviours: What agents may do, out of keep, revise, critique, explore.
         identity: Tell agents apart by number. Only for a team that stays the same; off, the policy is equivariant.
-        evidence: `group_evidence` (also True): the library's features; False: none; a function of your own (`Evidence`).
+        evidence: `group_evidence` (also True): the library's features; False: none; or your own `Evidence`.
         reward: What training pays for; default: `Reward` with an agent paid for what its own answer changed.
         hidden: Two widths of hidden layers.
         selection: "mask": a probability for each peer; "macro": one of none, all, disagreeing peers, one speaker of
@@ -95,8 +95,9 @@ class DEARController:
         return self.settings.early_stop
 
     def fit(
-        self, env: Any, *, episodes: int = 5_000, algo: str = "ppo", lam: float | None = None, gamma: float | None = None,
-        seed: int = 0, root: str = "training", items: Sequence[int] | None = None, rounds: int | None = None,
+        self, env: Any, *, episodes: int = 5_000, algo: str = "ppo", lam: float | None = None,
+        gamma: float | None = None, seed: int = 0, root: str = "training", items: Sequence[int] | None = None,
+        rounds: int | None = None,
     ) -> DEARController:  # fmt: skip
         """Train on new debates of a back end; the only method that reads labels.
 
@@ -179,7 +180,8 @@ class DEARController:
         """
         self.check_unseen(items)
         turns = self.settings.rounds if rounds is None else rounds
-        return rollout(backend, self, batch=batch, rounds=turns, generator=generator, items=items)
+        player: Any = self  # the protocol asks for attributes that can be set; here they are properties
+        return rollout(backend, player, batch=batch, rounds=turns, generator=generator, items=items)
 
     def check_unseen(self, items: Sequence[int] | None) -> None:
         """Refuse items that the controller was trained on.

@@ -43,8 +43,8 @@ DECISIONS = (
         knob="lam",
     ),
     Decision(
-        id="D8", what="Training", chosen="multi-agent PPO, one shared policy, central critic, ratios clipped per agent; "
-        "clip .2, decay .95, 4 epochs, widths 64, 64", source=Source.RECON,
+        id="D8", what="Training", chosen="multi-agent PPO, one shared policy, central critic, ratios clipped per "
+        "agent; clip .2, decay .95, 4 epochs, widths 64, 64", source=Source.RECON,
         why="second hand: both agents are optimised jointly by multi-agent reinforcement learning; the algorithm is "
         "not named", alternatives=("stable-baselines3's PPO on DebateEnv.as_gymnasium()",), knob="algo",
     ),
@@ -86,9 +86,9 @@ DECISIONS = (
         source=Source.DEFAULT, why="papers give one or the other without saying which",
     ),
     Decision(
-        id="D16", what="Acceptance", chosen="two claims for each rival: lower limit above minus half a point; lower limit "
-        "above plus half a point", source=Source.RECON, why="the bar that was set for this bench (estimate at least "
-        "half a point up) is weaker than the verdict's rule, which decides; the estimate is in the sentence",
+        id="D16", what="Acceptance", chosen="two claims for each rival: lower limit above minus half a point; lower "
+        "limit above plus half a point", source=Source.RECON, why="the bar set for this bench (estimate at least half "
+        "a point up) is weaker than the verdict's rule, which decides; the estimate is in the sentence",
         knob="margin",
     ),
     Decision(

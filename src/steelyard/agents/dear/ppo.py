@@ -1,8 +1,8 @@
 """Multi-agent PPO for the controller: shared policy, central critic, a clipped ratio per agent.
 
 Source: reconstruction (the paper is known to train its two agents jointly by multi-agent reinforcement learning;
-nothing else is stated). A general library's PPO trains one agent with one joint ratio, draws from the global random
-state and has no critic of its own for several agents; see :mod:`steelyard.agents.dear.sb3` for that route.
+nothing else is stated). A general library's PPO, such as stable-baselines3's on ``DebateEnv.as_gymnasium()``, trains
+one agent with one joint ratio, draws from the global random state and has no critic for several agents.
 Every random number here comes from the generators that are passed.
 """
 
@@ -149,7 +149,8 @@ class Trainer:
 
     @torch.no_grad()
     def _value(self, seen: Seen) -> Floats:
-        return self.critic(seen).numpy().astype(np.float64)
+        values: Floats = self.critic(seen).numpy().astype(np.float64)
+        return values
 
     @torch.no_grad()
     def _flat(

@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from steelyard.agents.dear.episodes import Bools, Episodes, Floats, argmax_by, option_counts
+from steelyard.agents.dear.episodes import Bools, Episodes, Floats, Ints, argmax_by, option_counts
 
 RewardFunction = Callable[[Episodes, Episodes, Bools, float], Floats]
 """(before, after, ended bool (B,), price of a call-unit) -> rewards float64 (B, N)."""
@@ -40,23 +40,24 @@ class Reward:
         """Return the rewards float64 (B, N) of the step from ``before`` to ``after``; ``ended`` marks last steps."""
         truth = after.truth[:, None]
         was, now = before.answers == truth, after.answers == truth
-        rewards = self.shaping * (now.astype(float) - was) - lam * (after.cost - before.cost)
+        rewards: Floats = self.shaping * (now.astype(float) - was) - lam * (after.cost - before.cost)
         right_vote = (_votes(after.answers, after) == after.truth)[:, None].astype(float)
         if self.credit == "difference":
             rewards += self.vote * (right_vote - (_votes_without(before, after) == truth))
-            return rewards + self.individual / now.shape[1] * (now.astype(float) - was)
+            rewards += self.individual / now.shape[1] * (now.astype(float) - was)
+            return rewards
         team: Floats = self.vote * right_vote + self.individual * now.mean(axis=1, keepdims=True)
-        return rewards + ended[:, None] * team
+        rewards += ended[:, None] * team
+        return rewards
 
 
-def _votes(answers: np.ndarray, episodes: Episodes) -> np.ndarray:
+def _votes(answers: Ints, episodes: Episodes) -> Ints:
     return argmax_by(option_counts(answers, episodes.options), episodes.tie)
 
 
-def _votes_without(before: Episodes, after: Episodes) -> np.ndarray:
+def _votes_without(before: Episodes, after: Episodes) -> Ints:
     """Return (B, N): the vote had agent i kept its answer."""
-    batch, agents = after.answers.shape
-    own = np.eye(agents, dtype=bool)
+    own = np.eye(after.answers.shape[1], dtype=bool)
     answers = np.where(own, before.answers[:, :, None], after.answers[:, None, :])  # (B, i, N)
     counts = option_counts(answers, after.options)
     return argmax_by(counts, after.tie)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from steelyard.agents.dear.cells import ROUNDS, figures, play, started, trained
+from steelyard.agents.dear.cells import ROUNDS, Policy, figures, play, started, trained
 from steelyard.agents.dear.policies import CritiqueAll, FullyConnected, random_answer, self_consistency
-from steelyard.agents.dear.rollout import Controller
 from steelyard.agents.dear.tasks import Sides, sides
 from steelyard.contracts import CellInput, Measured
 
 Point = tuple[float, float]
 """Call-units a debate, and right votes."""
 
-_POLICIES: dict[str, Controller] = {
+_POLICIES: dict[str, Policy] = {
     "mad_stop": FullyConnected(early_stop="unanimous"),
     "critique_stop": CritiqueAll(),
 }
@@ -24,7 +23,8 @@ _SAMPLES = (1, 2, 3, 4, 5)
 def run_curve(cell: CellInput) -> Measured:
     """Measure one way to spend a budget at several budgets, and at several strengths of conformity."""
     policy, where = str(cell.config["policy"]), sides(cell)
-    steps, extra = 0, {}
+    steps = 0
+    extra: dict[str, tuple[list[float], list[float]]] = {}
     if policy == "dear":
         points, extra, steps = _by_price(cell, where)
     elif policy in _POLICIES:
@@ -63,7 +63,7 @@ def _by_conformity(cell: CellInput, policy: str) -> tuple[list[Point], int]:
     for strength in cell.params["strengths"]:
         where = sides(cell, float(strength))
         if policy == "dear":
-            controller: Controller = trained(cell, where.train, episodes=cell.params["curve_episodes"])[0]
+            controller: Policy = trained(cell, where.train, episodes=cell.params["curve_episodes"])[0]
             steps += int(cell.params["curve_episodes"]) * where.train.n_agents * ROUNDS
         else:
             controller = _POLICIES[policy]
