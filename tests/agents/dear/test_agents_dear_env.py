@@ -94,7 +94,7 @@ def test_joint_reward_is_the_mean():
     together, _ = joint.reset(seed=5)
     assert np.array_equal(together, np.concatenate([seen[agent] for agent in single.possible_agents]))
     action = np.array([1, 0, 1, 1, 2] * 5)
-    _, rewards, ended, _, _ = single.step({agent: action[:5] for agent in single.agents})
+    _, rewards, ended, _, _ = single.step(dict.fromkeys(single.agents, action[:5]))
     _, reward, over, cut, _ = joint.step(action)
     assert reward == pytest.approx(np.mean(list(rewards.values())))
     assert (over, cut) == (ended["agent_0"], False)

@@ -113,7 +113,7 @@ def test_missing_first_answer():
     recording = made()
     entries = [entry for entry in recording.entries if entry.behaviour != "start"]
     backend = RecordedAgents(recording.model_copy(update={"entries": entries}), on_missing="keep")
-    with pytest.raises(InputError, match="no first answer .*Ann"):
+    with pytest.raises(InputError, match=r"no first answer .*Ann"):
         backend.start(1, generator("t", "r", 0))
 
 

@@ -150,7 +150,7 @@ def test_truth_and_ties_are_uniform():
 
 
 def test_stopped_debates_and_keeping_agents_do_not_move():
-    rng, sim, state, (reads, behaviours), noise = played(3)
+    _, sim, state, (reads, behaviours), noise = played(3)
     frozen = sim.advance(replace(state, active=np.zeros(state.batch, bool)), reads, behaviours, noise)
     assert np.array_equal(frozen.answers, state.answers)
     assert np.array_equal(frozen.cost, state.cost)
@@ -187,7 +187,7 @@ def test_more_exploration_means_more_flips():
 
 
 def test_pull_of_one_reader_by_hand():
-    """One agent reads two that agree: logits = belief + .3 own + 3.5 * 1 * 2/1.5 on theirs + half of .45 * conviction."""
+    """One agent reads two that agree: belief + .3 on its own + 3.5 * 2/1.5 on theirs + half of .45 * conviction."""
     private = np.array([[[1.0, 0.0], [0.0, 2.0], [0.0, 4.0]]])
     base = SimAgents(3, 2).start(1, np.random.default_rng(0))
     answers = np.array([[0, 1, 1]])
