@@ -21,6 +21,8 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "goskills.library": ("SkillLibrary",),
         "goskills.retriever": ("GoSkillsRetriever",),
         "goskills.contract": ("ExecutionContract",),
+        "goskills.linker": ("LanguageModelLinker",),
+        "goskills.langchain": ("SkillsRetriever",),
         "dear.core": ("GroupEvidence", "TotalConflictError", "group_evidence"),
         "dear.simulator": ("SimAgents",),
         "dear.committee": ("CommitteeAgents",),

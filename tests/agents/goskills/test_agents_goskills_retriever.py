@@ -97,6 +97,13 @@ def test_no_match_gives_an_empty_contract_that_owes_everything():
     assert GoSkillsRetriever(library(), floor=0.0).retrieve("Bake bread").start is not None
 
 
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_one_word_in_common_is_a_match_in_a_small_library(size):
+    skills = [Skill("aa-a", "Clean tables."), Skill("bb-b", "Paint walls."), Skill("cc-c", "Bake bread.")][:size]
+    task = "We would like, among many other wholly unrelated chores in town, tables"
+    assert GoSkillsRetriever(library(skills)).retrieve(task).names == ("aa-a",)
+
+
 def test_explain_tells_all_that_a_contract_rests_on():
     explained = GoSkillsRetriever(library()).explain(TASK)
     assert set(explained) == {"schema", "scores", "plan", "chosen", "debt", "coverage", "contract"}

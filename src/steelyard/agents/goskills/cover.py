@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,8 +26,8 @@ class CueIndex:
 
     def __init__(self, profiles: Sequence[Profile]) -> None:
         self.size = len(profiles)
-        self._holders = _inverted([profile.phrases for profile in profiles])
-        self._unfit = _inverted([profile.unfit for profile in profiles])
+        self._holders = inverted([profile.phrases for profile in profiles])
+        self._unfit = inverted([profile.unfit for profile in profiles])
 
     def cover(self, features: Sequence[Feature], cosines: Array | None) -> Array:
         """Return how well skills cover features, (skills, features): 1 on a literal hit, else (cosine - .3) / .5 cut.
@@ -58,7 +58,8 @@ class CueIndex:
         return found
 
 
-def _inverted(sets: Sequence[frozenset[str]]) -> dict[str, Any]:
+def inverted(sets: Sequence[Collection[str]]) -> dict[str, Any]:
+    """Return phrase -> places of the sets that hold it, int64, ascending."""
     holders: dict[str, list[int]] = {}
     for place, phrases in enumerate(sets):
         for phrase in phrases:

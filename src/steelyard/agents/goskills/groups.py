@@ -116,7 +116,8 @@ class GroupRows:
     def mean(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the mean of a value over the members of each group, 0 without members, shape (groups,)."""
         sums: NDArray[np.float64] = np.where(self.real, values[self.members], 0.0).sum(axis=1)
-        return sums / np.maximum(self.real.sum(axis=1), 1)
+        means: NDArray[np.float64] = sums / np.maximum(self.real.sum(axis=1), 1)
+        return means
 
 
 class GroupGraph:

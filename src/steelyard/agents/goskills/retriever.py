@@ -15,7 +15,7 @@ from steelyard.agents.goskills import writing
 from steelyard.agents.goskills.contract import ExecutionContract, check_limits
 from steelyard.agents.goskills.contract import count_tokens as default_counter
 from steelyard.agents.goskills.core import Weights, anchor_score, coverage_debt, visible_requirement_coverage
-from steelyard.agents.goskills.cover import CueIndex
+from steelyard.agents.goskills.cover import CueIndex, inverted
 from steelyard.agents.goskills.groups import Group, GroupRows
 from steelyard.agents.goskills.library import SkillLibrary
 from steelyard.agents.goskills.schema import (
@@ -155,11 +155,13 @@ class GoSkillsRetriever:
         self._groups, self._rows = library.groups, GroupRows(library.groups)
         self._cues = CueIndex(self._profiles)
         self._vectors = CardVectors(library.skills, embedder)
-        self._words = BM25Index()
-        self._words.add_many(
+        texts = [
             content_words(f"{f'{skill.name} ' * 4}{f'{skill.description} ' * 2}{skill.body[:BODY]}")
             for skill in library.skills
-        )
+        ]
+        self._words = BM25Index()
+        self._words.add_many(texts)
+        self._holders = inverted([set(words) for words in texts])
         degrees = self._graph.degrees().astype(np.float64)
         self._centrality = degrees / max(degrees.max(), 1.0)
         self._takes = {
@@ -201,12 +203,15 @@ class GoSkillsRetriever:
         cosines = self._vectors.cosines([*clauses, *(feature.value for feature in required)])
         cos = np.clip(cosines[: len(clauses)].max(axis=0), 0.0, 1.0)
         cover = self._cues.cover(required, cosines[len(clauses) :] if self._by_cosine else None)
-        lexical = np.maximum(self._words.scores(content_words(task)), 0.0)
+        words = content_words(task)
+        lexical = np.maximum(self._words.scores(words), 0.0)
         terms = self._terms(lexical, cos, cover, required)
         scores = anchor_score(**terms, weights=self._weights)
         named = {place for feature in required for place in feature.skills}
-        fits = (lexical > 0) | (cos >= self._floor)
+        fits = cos >= self._floor
         fits[sorted(named)] = True
+        for word in set(words):  # not by score: Okapi's is 0 or less for a word of half the skills of a small library
+            fits[self._holders.get(word, [])] = True
         plan, steps = self._plan(cover, scores, fits, required, named)
         debt = coverage_debt([step.skill for step in steps], None, cover, self._theta)
         return Reading(schema, required, cover, terms, scores, fits, plan, steps, tuple(required[at] for at in debt))
