@@ -73,6 +73,27 @@ METHODS: tuple[Entry, ...] = (
         "transformers, sklearn",
         "a hallucination score: how much its question changes the states of an answer's tokens",
     ),
+    Entry(
+        "groupmembench",
+        "agents",
+        "agents",
+        "chat exports, MCP",
+        "memory of a group chat that keeps who said what to whom, with a benchmark and a generator",
+    ),
+    Entry(
+        "goskills",
+        "agents",
+        "agents",
+        "SKILL.md folders, MCP",
+        "skill retrieval that hands an agent a contract with roles, within a budget, not a list",
+    ),
+    Entry(
+        "dear",
+        "agents",
+        "agents",
+        "any chat callable",
+        "debate among models with learned control of who reads whom and how each answers",
+    ),
 )
 
 
