@@ -208,6 +208,12 @@ def test_followers_of_a_wrong_majority_by_hand():
     assert np.isnan(calm.summary()["wrong_majority_followed"])
 
 
+def test_debates_that_are_all_over_are_not_played_on():
+    sure = SimAgents(3, 2, skills=[50.0, 50.0, 50.0])
+    outcome = rollout(sure, policies.CritiqueAll(), batch=4, generator=generator("p", "sure", 0))
+    assert (outcome.rounds.max(), outcome.steps, outcome.calls.tolist()) == (0, 0, [3] * 4)
+
+
 def test_no_debate_without_rounds():
     outcome = rollout(SimAgents(), policies.FullyConnected(), batch=4, rounds=0, generator=generator("p", "r", 0))
     assert outcome.cost.tolist() == [5.0] * 4

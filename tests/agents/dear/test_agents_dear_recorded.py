@@ -142,6 +142,7 @@ def test_unparsable_answers_have_no_vote():
     outcome = rollout(backend, FullyConnected(), batch=1, rounds=1, generator=generator("t", "r", 0))
     assert outcome.answers0[0, 0] == ep.NO_ANSWER
     assert outcome.answersT[0, 1] == ep.NO_ANSWER
+    assert outcome.unparsable == 0.5
     assert outcome.vote == outcome.truth
     state = backend.start(1, generator("t", "r", 0))
     assert state.confidence is None  # one entry states none

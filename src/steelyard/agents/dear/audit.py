@@ -156,22 +156,22 @@ def _observer(target: Any, observer: Observer | None, rounds: int, agents: int) 
     return flat, (*group, *whose, *pairs)
 
 
-def _play(backend: Backend, count: int, rounds: int, random: np.random.Generator, report: LeakReport) -> list[Episodes]:
+def _play(backend: Backend, count: int, rounds: int, rng: np.random.Generator, report: LeakReport) -> list[Episodes]:
     """Play random actions; on the way check that a step neither uses the truth nor the names of the options."""
-    state = backend.start(count, random)
+    state = backend.start(count, rng)
     states, agents = [state], backend.n_agents
     report.checks += ["step ignores the truth", "step is equivariant"] if rounds and agents > 1 else []
     for _ in range(rounds if agents > 1 else 0):
-        reads = random.random((count, agents, agents)) < 0.5
+        reads = rng.random((count, agents, agents)) < 0.5
         reads[:, np.arange(agents), np.arange(agents)] = False
-        behaviours = random.integers(1, 4, size=(count, agents))
-        behaviours[random.random((count, agents)) < 0.2] = KEEP
-        noise = random.gumbel(size=(count, agents, backend.n_options))
+        behaviours = rng.integers(1, 4, size=(count, agents))
+        behaviours[rng.random((count, agents)) < 0.2] = KEEP
+        noise = rng.gumbel(size=(count, agents, backend.n_options))
         after = backend.advance(state, reads, behaviours, noise)
-        other = backend.advance(_declare_other(state, random), reads, behaviours, noise)
+        other = backend.advance(_declare_other(state, rng), reads, behaviours, noise)
         if _differ(after.answers, other.answers).any():
             report.leaks.append(Leak("step ignores the truth", "answers", "they change with the declared truth"))
-        names = random_order(count, backend.n_options, random)
+        names = random_order(count, backend.n_options, rng)
         moved = np.take_along_axis(noise, np.broadcast_to(names.argsort(1)[:, None], noise.shape), axis=2)
         renamed = backend.advance(relabel_options(state, names), reads, behaviours, moved)
         if _differ(renamed.answers, relabel_options(after, names).answers).any():
@@ -181,9 +181,9 @@ def _play(backend: Backend, count: int, rounds: int, random: np.random.Generator
     return states
 
 
-def _declare_other(state: Episodes, random: np.random.Generator) -> Episodes:
+def _declare_other(state: Episodes, rng: np.random.Generator) -> Episodes:
     """Return the same debates with another option called right."""
-    return replace(state, truth=(state.truth + random.integers(1, state.options, state.batch)) % state.options)
+    return replace(state, truth=(state.truth + rng.integers(1, state.options, state.batch)) % state.options)
 
 
 def _differ(left: NDArray[Any], right: NDArray[Any]) -> Bools:
@@ -222,13 +222,13 @@ def _audit_ties(check: str, name: str, values: NDArray[Any], chosen: Ints, start
 
 
 def _audit_observation(
-    state: Episodes, look: Observer, names: Sequence[str], random: np.random.Generator, report: LeakReport
+    state: Episodes, look: Observer, names: Sequence[str], rng: np.random.Generator, report: LeakReport
 ) -> None:
     """The four checks of what is observed of one round's debates."""
     seen = _flat(look(state))
     for check, changed in (
-        ("observation ignores the truth", _declare_other(state, random)),
-        ("observation is equivariant", relabel_options(state, random_order(state.batch, state.options, random))),
+        ("observation ignores the truth", _declare_other(state, rng)),
+        ("observation is equivariant", relabel_options(state, random_order(state.batch, state.options, rng))),
     ):
         _note(report, check)
         other = _flat(look(changed))
@@ -288,7 +288,7 @@ def _audit_separation(columns: Floats, names: Sequence[str], state: Episodes, re
 
 
 def _audit_controller(
-    state: Episodes, controller: Controller, rounds: int, random: np.random.Generator, seed: int, report: LeakReport
+    state: Episodes, controller: Controller, rounds: int, rng: np.random.Generator, seed: int, report: LeakReport
 ) -> None:
     """Decisions must stay the same when another option is declared right, and when options are renamed."""
 
@@ -299,8 +299,8 @@ def _audit_controller(
 
     plain = decide(state)
     for check, changed in (
-        ("controller ignores the truth", _declare_other(state, random)),
-        ("controller is equivariant", relabel_options(state, random_order(state.batch, state.options, random))),
+        ("controller ignores the truth", _declare_other(state, rng)),
+        ("controller is equivariant", relabel_options(state, random_order(state.batch, state.options, rng))),
     ):
         _note(report, check)
         for name, left, right in zip(("reads", "behaviours"), plain, decide(changed), strict=True):
@@ -319,8 +319,8 @@ class _Declared:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
 
-    def start(self, batch: int, random: np.random.Generator, *, items: Sequence[int] | None = None) -> Episodes:
-        return _declare_other(self._backend.start(batch, random, items=items), self._random)
+    def start(self, batch: int, rng: np.random.Generator, *, items: Sequence[int] | None = None) -> Episodes:
+        return _declare_other(self._backend.start(batch, rng, items=items), self._random)
 
 
 def _audit_environment(env: Any, backend: Backend, seed: int, report: LeakReport) -> None:
@@ -333,14 +333,14 @@ def _audit_environment(env: Any, backend: Backend, seed: int, report: LeakReport
     found: set[str] = set()
     for episode in range(100):
         seen, another = twin.reset(seed=seed + episode)[0], other.reset(seed=seed + episode)[0]
-        random = generator("leak audit", "actions", seed + episode)
+        rng = generator("leak audit", "actions", seed + episode)
         while True:
             for agent in seen:
                 gap = _differ(np.asarray(seen[agent]).reshape(-1), np.asarray(another[agent]).reshape(-1))
                 found |= {_name(names, int(column)) for column in np.flatnonzero(gap)}
             if not twin.agents or not other.agents:
                 break
-            actions = {agent: random.integers(twin.action_space(agent).nvec) for agent in twin.agents}
+            actions = {agent: rng.integers(twin.action_space(agent).nvec) for agent in twin.agents}
             seen, another = twin.step(actions)[0], other.step(actions)[0]
     report.leaks += [Leak(check, name, "it changes with the declared truth") for name in sorted(found)]
 

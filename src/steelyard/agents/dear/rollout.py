@@ -82,6 +82,11 @@ class Outcome:
     behaviours: tuple[Ints, ...] = ()
     history: tuple[Ints, ...] = ()
 
+    @property
+    def unparsable(self) -> float:
+        """Share of agents without a usable answer at the end; they had no vote."""
+        return float((self.answersT == NO_ANSWER).mean())
+
     def summary(self) -> dict[str, float]:
         """Return the means: accuracies, joint and conditional conformity, cost, calls, tokens where counted.
 
@@ -92,7 +97,7 @@ class Outcome:
         change = conformity(self.answers0, self.answersT, self.truth)
         exposed = (self.answers0 == right) & (self.vote0 != self.truth)[:, None] & (self.vote0 != NO_ANSWER)[:, None]
         followed = exposed & (self.answersT == self.vote0[:, None])
-        same = (self.answers0 == self.answers0[:, :1]).all(axis=1)
+        same = ((self.answers0 == self.answers0[:, :1]) & (self.answers0 != NO_ANSWER)).all(axis=1)
         spent = {} if self.tokens is None else {"tokens": float(self.tokens.mean())}
         return {
             **spent,
