@@ -189,6 +189,7 @@ def candidates(world: World, drafts: Sequence[Draft], texts: Mapping[str, str], 
     Solvable: the reader, given the gold evidence alone, answers right with every variant kept.
     """
     scene = Scene(world, drafts, texts)
+    wrote = {world.personas[draft.speaker].user for draft in drafts}  # nobody else is known to the chat
     found = []
     for kind in TYPES:
         order = world.generator.permutation(len(scene.pairs))
@@ -196,7 +197,8 @@ def candidates(world: World, drafts: Sequence[Draft], texts: Mapping[str, str], 
         for place in order.tolist():
             if len(chosen) == per_type:
                 break
-            kept = [one for one in ASK[kind](scene, *scene.pairs[place]) if solvable(one, texts)]
+            variants = ASK[kind](scene, *scene.pairs[place])
+            kept = [one for one in variants if one.asker in wrote and solvable(one, texts)]
             if kept:
                 chosen.append(kept)
         found += chosen
