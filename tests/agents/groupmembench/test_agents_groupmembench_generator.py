@@ -1,4 +1,4 @@
-"""The generator: the same chat for the same seed, the hardness contract, labels that do not leak, solvable questions."""
+"""The generator: the same chat for the same seed, its hardness, labels that do not leak, solvable questions."""
 
 from __future__ import annotations
 
