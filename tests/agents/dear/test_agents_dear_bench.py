@@ -12,7 +12,8 @@ from steelyard.contracts import CellInput
 from steelyard.rng import generator
 
 SMALL = {
-    "controller": {"batch": 64, "minibatches": 2, "epochs": 1, "learning_rate": 1e-3, "lam": 0.002, "credit": "difference"},
+    "controller": {"batch": 64, "minibatches": 2, "epochs": 1, "learning_rate": 1e-3, "lam": 0.002,
+                   "credit": "difference"},
     "fixed": {"ring": {"degree": 2}, "reconcile": {}},
     "episodes": 128, "debates": 200, "repeats": 1, "prices": (0.0, 5.0), "strengths": (0.0, 3.5), "curve_episodes": 64,
 }  # fmt: skip
