@@ -167,6 +167,11 @@ def test_dependencies_come_first_and_circles_are_cut_once():
         assert circle.in_order([1, 0]) == [0, 1]
 
 
+def test_a_chain_of_any_length_is_ordered():
+    chain = SkillGraph(3000, [Edge(at, at + 1, "dependency", 1.0) for at in range(2999)], NameIndex([]))
+    assert chain.in_order(range(3000)) == list(range(2999, -1, -1))
+
+
 def test_semantic_edges_by_an_embedder():
     skills = make(a_a="x", b_b="x", c_c="x")
     table = {"a": (1, 0), "b": (0.9, np.sqrt(0.19)), "c": (0, 1)}

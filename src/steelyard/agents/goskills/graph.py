@@ -100,25 +100,25 @@ class SkillGraph:
         A circle of dependencies is cut where it is first met, with a warning, once a graph.
         """
         inside, done, open_ = set(places), dict[int, None](), set[int]()
-
-        def visit(place: int) -> None:
-            if place in done:
-                return
-            if place in open_:
-                if not self._warned:
-                    self._warned = True
-                    warnings.warn("skills depend on each other in a circle; it was cut (said once)", stacklevel=4)
-                return
-            open_.add(place)
-            for edge in self._leaving[place]:
-                if edge.kind == "dependency" and edge.target in inside:
-                    visit(edge.target)
-            open_.discard(place)
-            done[place] = None
-
-        for place in places:
-            visit(place)
+        stack = [(place, False) for place in reversed(places)]  # not recursive: a chain may be as long as the budget
+        while stack:
+            place, left = stack.pop()
+            if left:
+                open_.discard(place)
+                done.setdefault(place)
+            elif place in open_:
+                self._warn_of_circle()
+            elif place not in done:
+                open_.add(place)
+                stack.append((place, True))
+                needed = [edge.target for edge in self._leaving[place] if edge.kind == "dependency"]
+                stack += [(target, False) for target in reversed(needed) if target in inside]
         return list(done)
+
+    def _warn_of_circle(self) -> None:
+        if not self._warned:
+            self._warned = True
+            warnings.warn("skills depend on each other in a circle; it was cut (said once)", stacklevel=3)
 
 
 def build_skill_graph(
