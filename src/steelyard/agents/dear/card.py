@@ -32,9 +32,9 @@ CARD = Card(
         "Your team answers unlike what the controller was trained on: record some debates of yours and train on them.",
     ),
     cost=(
-        "A policy of a few thousand weights, about a millisecond a round for eight agents, against seconds for a call "
-        "of a language model. Training on 20,000 simulated debates takes some ten seconds on one core. Debates cost N "
-        "first answers and at most N calls a round."
+        "A policy of ten thousand weights, under a millisecond of processor time a round for eight agents; a call "
+        "of a language model takes seconds. Training on 30,000 simulated debates takes some ten seconds on one core. "
+        "Debates cost N first answers and at most N calls a round."
     ),
     paper=Paper(
         title="Group Perspective Matters: Regulating Debate Relationships Can Mitigate Blind Conformity in Multi-Agent "
