@@ -260,6 +260,11 @@ class TestUser:
         with pytest.raises(InputError, match="at least 16"):
             user_task(str(jsonl), questions=str(path))
 
+    def test_json_lines_are_known_by_their_rows_and_a_chat_may_be_given_as_such(self, jsonl):
+        other = jsonl.with_suffix(".txt")
+        other.write_bytes(jsonl.read_bytes())
+        assert user_task(other).name == user_task(GroupChat.from_jsonl(jsonl)).name == "own_threads"
+
     def test_neither_questions_nor_links_is_one_clear_error(self):
         with pytest.raises(InputError, match=r"no questions and 0 threads .* \(--questions\)"):
             user_task(talk(30))
@@ -356,6 +361,17 @@ class TestConformance:
     def test_dummies_fail_on_real_threads(self, name, logs):
         with pytest.raises(AssertionError, match="recall@10 of threads"):
             conformance.check_threads(conformance.DUMMIES[name])
+
+    def test_probes_give_what_the_checks_ask_for(self):
+        probes = conformance.CONFORMANCE
+        for name, same in (("noop", True), ("effect", False), ("resumed", True), ("untouched", True)):
+            one, other = getattr(probes, name)()
+            assert all(one[key].tobytes() == other[key].tobytes() for key in one) is same, name
+        assert probes.run(0, "float64")["scores"].dtype == np.float64
+        for bad in probes.bad_inputs:
+            with pytest.raises(InputError) as caught:
+                bad.call()
+            assert bad.names in str(caught.value)
 
     def test_bm25_answers_too_few(self):
         with pytest.raises(AssertionError):

@@ -27,6 +27,13 @@ _PARTS = {
     "no_supersession": ("supersession", "knowledge_update"),
     "no_scope": ("scope", "micro"),
 }
+_KINDS = {
+    "term_ambiguity": "term ambiguity",
+    "user_implicit": "first-person questions",
+    "multi_hop": "multi-hop questions",
+    "knowledge_update": "knowledge update",
+    "micro": "all questions",
+}
 _THREAD_PARTS = {
     "no_recency": "the recency window",
     "no_same_speaker": "the same speaker",
@@ -57,7 +64,7 @@ THREAD_CLAIMS = (
     _threads("threads_above_recency", "… .1 above the next ten messages, the baseline to beat", "recency", 0.1),
     _threads("threads_gold_links", "With people's reply links, recall@10 is at least .95", 0.95, 0.0, arm="gold_links"),
     *(
-        _threads(f"threads_{arm}", f"In real threads, {name} adds to recall@10", arm, 0.0)
+        _threads(f"threads_{arm}", f"In real threads, recall@10 gains by {name}", arm, 0.0)
         for arm, name in _THREAD_PARTS.items()
     ),
 )
@@ -82,7 +89,7 @@ QUESTION_CLAIMS = (
     _questions("above_header", "It answers more questions than BM25 with header", "bm25_header", "micro"),
     _questions("finds_more", "It finds more of the evidence than BM25 with header", "bm25_header", "recall"),
     *(
-        _questions(f"part_{arm.removeprefix('no_')}", f"{name[0].upper()}{name[1:]} adds to {kind.replace('_', ' ')}",
+        _questions(f"part_{arm.removeprefix('no_')}", f"Answers to {_KINDS[kind]} gain by {name}",
                    arm, kind)
         for arm, (name, kind) in _PARTS.items()
     ),
