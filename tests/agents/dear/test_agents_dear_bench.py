@@ -39,7 +39,12 @@ def test_a_cell_holds_all_fixed_policies(sim):
     assert found["any_right"]["vote_accuracy"] >= found["vote"]["vote_accuracy"]
     assert {metric.name for metric in arms.METRICS} >= {name for name in sim.metrics if ":" not in name}
     assert sim.steps > 200
-    assert {"mended"} <= {picture.name for picture in sim.diagrams} | {"mended"}
+    assert {picture.name for picture in sim.diagrams} <= {"mended", "broken"}
+
+
+def test_chance_is_one_in_four():
+    found = bench.run(cell("sim", "chance", debates=4_000)).metrics
+    assert found["vote_accuracy"] == pytest.approx(0.25, abs=0.03)
 
 
 def test_joint_rates_add_up(sim):

@@ -3,6 +3,7 @@
 import asyncio
 import json
 
+import numpy as np
 import pytest
 
 from steelyard.agents.dear import arms, bench, tasks, user
@@ -82,24 +83,30 @@ class Model:
 def test_every_arm_is_scored_and_equal_calls_are_made_once():
     model = Model()
     team = [user.Cached(as_agent(model), role) for role in user._ROLES[:3]]
-    controller = user.fixed_policies(bench.PARAMS["fixed"])["critique_stop"]
+    controller = user.fixed_policies(bench.PARAMS["fixed"], 3)["critique_stop"]
     given = cell(agents=3, rounds=1)
     found = user.debated(given, ROWS[:2], team, controller, 0.0)
     scored = {"dear": found.metrics, **arms.derive({"dear": found.metrics})}
-    assert set(scored) == {"dear", "vote", "mad_stop", "critique_stop", "ring", "self_consistency", "chance"}
+    assert set(scored) == {"dear", "vote", "mad_stop", "critique_stop", "ring", "self_consistency"}
     assert scored["vote"]["vote_accuracy"] == 1.0
     assert scored["vote"]["calls"] == 3.0
     assert scored["self_consistency"]["calls"] == scored["dear"]["calls"] == 6.0
-    assert scored["chance"]["vote_accuracy"] == 0.5
     made = model.calls
     again = user.debated(given, ROWS[:2], team, controller, 0.0)
     assert again.metrics == found.metrics
     assert model.calls == made
 
 
+def test_chance_asks_nobody():
+    data = {"rows": np.array([json.dumps(row) for row in user.read_rows(ROWS)])}
+    given = cell()
+    found = user.run(CellInput(user.TASK, "chance", {}, given.params, given.options, 3, data))
+    assert found.metrics["vote_accuracy"] == 0.5
+
+
 def test_a_dead_model_is_a_wrong_vote():
     team = [user.Cached(as_agent(Model(fails=True)), role) for role in user._ROLES[:2]]
-    controller = user.fixed_policies(bench.PARAMS["fixed"])["mad_stop"]
+    controller = user.fixed_policies(bench.PARAMS["fixed"], 3)["mad_stop"]
     found = user.debated(cell(agents=2), ROWS[:1], team, controller, 0.0).metrics
     assert found["vote_accuracy"] == found["vote:vote_accuracy"] == 0.0
 

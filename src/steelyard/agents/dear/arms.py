@@ -28,7 +28,6 @@ TRAINED = (
     _arm("identity", "DEAR that knows who is who (fixed team)", "ablation", derived=False, identity=True),
 )
 FIXED = (
-    _arm("chance", "A random option", "floor"),
     _arm("best_single", "Best single agent, chosen on other debates", "baseline"),
     _arm("vote", "Majority vote, no debate", "baseline"),
     _arm("confidence_vote", "Vote by stated confidence, no debate", "baseline"),
@@ -51,7 +50,9 @@ CURVES = (
     _arm("samples_curve", "Self-consistency, by samples", "baseline", derived=False, policy="self_consistency"),
     _arm("chance_curve", "A random option, any budget", "floor", derived=False, policy="chance"),
 )
-ARMS = (*TRAINED, *FIXED, *CURVES)
+FLOOR = _arm("chance", "A random option", "floor", derived=False)
+ARMS = (*TRAINED, *FIXED, FLOOR, *CURVES)
+PLAYED = ("dear", "chance")
 ABLATIONS = ("no_who", "no_how", "no_evidence")
 VARIANTS = ("team_credit", "macro", "identity")
 CURVE_NAMES = tuple(arm.name for arm in CURVES)

@@ -25,6 +25,8 @@ def run(cell: CellInput) -> Measured:
     """Compute one cell: train and judge a controller, or measure a curve, or debate the user's own questions."""
     if cell.task == user.TASK:
         return user.run(cell)
+    if cell.arm == arms.FLOOR.name:
+        return cells.run_chance(cell)
     return sweeps.run_curve(cell) if cell.arm in arms.CURVE_NAMES else cells.run_trained(cell)
 
 
@@ -72,7 +74,7 @@ BENCH = BenchSpec(
     profiles={
         "quick": Profile(
             name="quick",
-            blocks=(Block(tasks=("sim",), arms=("dear",)), Block(tasks=("recorded",), arms=("dear",), seeds=1)),
+            blocks=(Block(tasks=("sim",), arms=arms.PLAYED), Block(tasks=("recorded",), arms=arms.PLAYED, seeds=1)),
             seeds=6,
             work=_work(7, 7 * 9),
             params={**PARAMS, "episodes": 10_000, "debates": 10_000},
@@ -81,9 +83,9 @@ BENCH = BenchSpec(
         "full": Profile(
             name="full",
             blocks=(
-                Block(tasks=("sim",), arms=("dear", *arms.ABLATIONS)),
-                Block(tasks=("committee", "control", "sim_mild"), arms=("dear",)),
-                Block(tasks=("recorded",), arms=("dear",), seeds=3, params={"episodes": 5_000}),
+                Block(tasks=("sim",), arms=(*arms.PLAYED, *arms.ABLATIONS)),
+                Block(tasks=("committee", "control", "sim_mild"), arms=arms.PLAYED),
+                Block(tasks=("recorded",), arms=arms.PLAYED, seeds=3, params={"episodes": 5_000}),
                 Block(tasks=("sweeps",), arms=arms.CURVE_NAMES, seeds=2),
             ),
             seeds=10,
@@ -94,8 +96,8 @@ BENCH = BenchSpec(
         "long": Profile(
             name="long",
             blocks=(
-                Block(tasks=("sim", "committee"), arms=("dear", *arms.ABLATIONS, *arms.VARIANTS)),
-                Block(tasks=("control", "sim_mild"), arms=("dear", *arms.ABLATIONS)),
+                Block(tasks=("sim", "committee"), arms=(*arms.PLAYED, *arms.ABLATIONS, *arms.VARIANTS)),
+                Block(tasks=("control", "sim_mild"), arms=(*arms.PLAYED, *arms.ABLATIONS)),
                 Block(tasks=("sweeps",), arms=arms.CURVE_NAMES, seeds=6),
             ),
             seeds=10,

@@ -85,13 +85,14 @@ def started(cell: CellInput, where: Sides) -> Episodes:
     return where.test.start(batch, cell.rng("judged").spawn(3)[0], items=items)
 
 
-def fixed_policies(knobs: Mapping[str, Any]) -> dict[str, Policy]:
-    """Return the fixed policies; ``knobs`` has what was tuned for the ring and for ReConcile."""
+def fixed_policies(knobs: Mapping[str, Any], agents: int) -> dict[str, Policy]:
+    """Return the fixed policies; ``knobs`` has what was tuned for the ring and for ReConcile on five agents."""
+    ring = {**knobs["ring"], "degree": min(int(knobs["ring"]["degree"]), agents - 1)}
     return {
         "vote": KeepAll(),
         "mad": FullyConnected(),
         "mad_stop": FullyConnected(early_stop="unanimous"),
-        "ring": Sparse(**knobs["ring"]),
+        "ring": Sparse(**ring),
         "random_one": RandomOne(),
         "reconcile": ReConcile(**knobs["reconcile"]),
         "critique_stop": CritiqueAll(),
@@ -113,7 +114,7 @@ def run_trained(cell: CellInput) -> Measured:
     steps = outcome.steps + controller.history[-1].episodes * where.train.n_agents * ROUNDS
     traces = {}
     if cell.arm == "dear":
-        for name, policy in fixed_policies(cell.params["fixed"]).items():
+        for name, policy in fixed_policies(cell.params["fixed"], where.test.n_agents).items():
             played = play(cell, where, policy)
             steps += played.steps
             metrics |= flat(name, figures(played))
@@ -121,6 +122,13 @@ def run_trained(cell: CellInput) -> Measured:
         traces = _learning(controller)
     pictures = debate_diagrams(outcome) if cell.seed == 0 and cell.arm == "dear" else ()
     return Measured(metrics, steps=steps, traces=traces, diagrams=pictures)
+
+
+def run_chance(cell: CellInput) -> Measured:
+    """Measure a random option on the same debates."""
+    episodes = started(cell, sides(cell))
+    right = random_answer(episodes, cell.rng("chance")) == episodes.truth
+    return Measured({"vote_accuracy": float(right.mean()), "calls": 0.0, "cost": 0.0}, steps=len(right))
 
 
 def without_debate(cell: CellInput, where: Sides, outcome: Outcome) -> dict[str, float]:
@@ -132,7 +140,6 @@ def without_debate(cell: CellInput, where: Sides, outcome: Outcome) -> dict[str,
     best = int((first.answers == first.truth[:, None]).mean(axis=0).argmax())
     agents = float(episodes.n_agents)
     found = {
-        "chance": (random_answer(episodes, cell.rng("chance")) == episodes.truth, 0.0),
         "best_single": (best_single_agent(episodes, best) == episodes.truth, 1.0),
         "any_right": (any_agent_correct(episodes), agents),
     }

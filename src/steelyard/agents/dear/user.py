@@ -116,6 +116,9 @@ def run(cell: CellInput) -> Measured:
     every = [json.loads(str(row)) for row in cell.data["rows"]]
     mixed = rng.generator("split", "dear/user", 0).permutation(len(every))
     asked = [every[place] for place in mixed[cell.seed % _SEEDS :: _SEEDS][: options.questions]]
+    if cell.arm == "chance":
+        share = float(np.mean([1 / len(row["options"]) for row in asked]))
+        return Measured({"vote_accuracy": share, "calls": 0.0, "cost": 0.0}, steps=len(asked))
     controller, seconds = trained(cell, SimAgents(n_agents=options.agents))
     with OpenAICompatibleLM(options.endpoint, options.model, timeout=options.timeout) as lm:
         return debated(
@@ -128,7 +131,7 @@ def debated(
 ) -> Measured:
     """Return the figures of DEAR and its rivals on ``asked``; self-consistency spends DEAR's calls."""
     options = Options(**cell.options)
-    fixed = fixed_policies(cell.params["fixed"])
+    fixed = fixed_policies(cell.params["fixed"], len(agents))
     arms = {"dear": controller, **{name: fixed[name] for name in _POLICIES}}
 
     def held(policy: Any, team: Sequence[ChatAgent], row: Mapping[str, Any], rounds: int) -> DebateResult | None:
@@ -153,8 +156,7 @@ def debated(
         team = [agents[place % len(agents)] for place in range(calls)]
         samples.append(held(KeepAll(), team, row, 0))
     metrics |= flat("self_consistency", _figures(asked, samples, len(agents)))
-    chance = float(np.mean([1 / len(row["options"]) for row in asked]))
-    metrics |= flat("chance", {"vote_accuracy": chance, "calls": 0.0, "cost": 0.0}) | {"train_cpu": seconds}
+    metrics["train_cpu"] = seconds
     return Measured(metrics, steps=len(asked) * (len(arms) + 1))
 
 
