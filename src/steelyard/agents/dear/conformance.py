@@ -96,8 +96,8 @@ def acceptance(make: Maker) -> None:
 
     On the simulator its votes must be right half a point more often than those of the plain vote, and not a point
     less often than MAD's, for at most 45 % of MAD's call-units and no more than MAD with early stop takes. On the
-    simulator without conformity and arguments it must be as often right as the vote, for at most 8 call-units of which 5 are
-    first answers. The second demand tells a learned controller from fixed policies: MAD with early stop and
+    simulator without conformity and arguments it must be as often right as the vote, for at most 8 call-units, of
+    which 5 are first answers. The second demand tells a learned controller from fixed policies: MAD with early stop and
     critique-all debate there as well. Tuning streams only; no evaluation seed is used.
 
     Raises:
