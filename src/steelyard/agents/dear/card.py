@@ -29,6 +29,8 @@ CARD = Card(
     avoid_when=(
         "You look for accuracy: a fixed policy, critique-all with early stop, is as often right; it costs more.",
         "One model, no debate: weigh self-consistency at equal calls first, it needs no messages.",
+        "You know which model is best, or its stated confidence means something: in the simulator the best single "
+        "agent, and a vote by confidence without debate, were right more often than DEAR, for a fraction of the calls.",
         "Your team answers unlike what the controller was trained on: record some debates of yours and train on them.",
     ),
     cost=(
