@@ -109,12 +109,15 @@ def test_own_bench_says_what_is_wrong_with_a_column(reader: Path) -> None:
 
 def commands() -> dict[str, Any]:
     """Every command by its words after ``steelyard``."""
-    root = typer.main.get_command(app)
-    found = {}
-    for name, command in root.commands.items():
-        inner = getattr(command, "commands", None)
-        found |= {name: command} if inner is None else {f"{name} {word}": deep for word, deep in inner.items()}
-    return found
+
+    def below(group: Any, before: str) -> Iterator[tuple[str, Any]]:
+        for name, command in group.commands.items():
+            if hasattr(command, "commands"):
+                yield from below(command, f"{before}{name} ")
+            else:
+                yield f"{before}{name}", command
+
+    return dict(below(typer.main.get_command(app), ""))
 
 
 def shown_commands() -> list[tuple[str, str]]:
@@ -136,7 +139,7 @@ def test_pages_show_commands() -> None:
 def test_command_lines_exist(page: str, line: str) -> None:
     words = shlex.split(line, comments=True)[1:]
     known = commands()
-    name = " ".join(words[:2]) if " ".join(words[:2]) in known else words[0]
+    name = next((joined for n in (3, 2) if (joined := " ".join(words[:n])) in known), words[0])
     assert name in known, f"{page}: there is no command in: {line}"
     options = {option for param in known[name].params for option in (*param.opts, *param.secondary_opts)}
     used = {word.partition("=")[0] for word in words if word.startswith("-")}
