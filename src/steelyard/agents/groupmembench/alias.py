@@ -37,6 +37,9 @@ _CUE = (
 _GLOSSARY = re.compile(_OPEN + _TERM + _CUE + _TERM + r"(?=\s*(?:[.,;!?)\n]|$))", re.IGNORECASE)
 _PREFILTER = re.compile(r"=|mean|refer|stand|short for|same|another|alias|aka|a\.k\.a|also", re.IGNORECASE)
 
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
 _MOST_PHRASES = 2000
 _LEAST_USES = 3  # of a phrase by the role that it belongs to
 _OWNED = 0.8  # share of a phrase's uses that this role makes
@@ -121,82 +124,95 @@ def coreference_pairs(
         tau: Least cosine, exclusive.
         vectors: Unit rows of an encoder, shape (messages, width), or None for words.
     """
-    uses = _uses(documents, roles)
-    phrases = sorted(uses, key=lambda phrase: (-len(uses[phrase][1]), phrase))[:_MOST_PHRASES]
+    words = {word: i for i, word in enumerate(dict.fromkeys(token for tokens in documents for token in tokens))}
+    lengths = np.fromiter(map(len, documents), np.int64, len(documents))
+    stream = np.fromiter((words[token] for tokens in documents for token in tokens), np.int64, int(lengths.sum()))
+    number = np.repeat(np.arange(len(documents)), lengths)
+    role_of = {role: i for i, role in enumerate(sorted({role for role in roles if role is not None}, key=str))}
+    role = np.array([role_of.get(one, -1) for one in roles], np.int64)
+    plain = np.array([word not in _STOP and not word.isdigit() for word in words], np.bool_)
+    phrases, owner, member = _candidates(stream, number, role, plain)
     if len(phrases) < 2:
         return []
-    rows = np.concatenate([np.full(len(uses[phrase][1]), i) for i, phrase in enumerate(phrases)])
-    columns = np.concatenate([np.array(uses[phrase][1]) for phrase in phrases])
-    member = csr_array((np.ones(len(rows)), (rows, columns)), shape=(len(phrases), len(documents)))
-    place = {thread: i for i, thread in enumerate(dict.fromkeys(threads))}
-    of_thread = csr_array(
-        (np.ones(len(threads)), (np.arange(len(threads)), [place[thread] for thread in threads])),
-        shape=(len(documents), len(place)),
-    )
+    _, thread = np.unique(np.asarray(threads), return_inverse=True)
+    of_thread = csr_array((np.ones(len(thread)), (np.arange(len(thread)), thread)))
     in_threads = member @ of_thread
     together = ((in_threads @ in_threads.T).toarray() > 0) & ~((member @ member.T).toarray() > 0)
-    numbers = {role: i for i, role in enumerate(dict.fromkeys(uses[phrase][0] for phrase in phrases))}
-    owner = np.array([numbers[uses[phrase][0]] for phrase in phrases])
     allowed = together & (owner[:, None] != owner[None, :])
-    cosine = np.where(allowed, _context_cosine(documents, phrases, member, vectors), -1.0)
-    best = cosine.argmax(axis=1)
-    return [
-        (" ".join(phrases[i]), " ".join(phrases[j]))
-        for i, j in enumerate(best.tolist())
-        if i < j and best[j] == i and cosine[i, j] > tau
-    ]
-
-
-def _uses(documents: Sequence[Sequence[str]], roles: Sequence[Any]) -> dict[tuple[str, ...], tuple[Any, list[int]]]:
-    """Return the role that owns each candidate phrase, and the messages in which it uses the phrase."""
-    found: dict[tuple[str, ...], dict[Any, list[int]]] = {}
-    for number, (tokens, role) in enumerate(zip(documents, roles, strict=True)):
-        plain = [token in _STOP or token.isdigit() for token in tokens]
-        for length in (2, 3):
-            for start in range(len(tokens) - length + 1):
-                if not any(plain[start : start + length]):
-                    by_role = found.setdefault(tuple(tokens[start : start + length]), {})
-                    numbers = by_role.setdefault(role, [])
-                    if not numbers or numbers[-1] != number:
-                        numbers.append(number)
-    owned = {}
-    for phrase, by_role in found.items():
-        total = sum(map(len, by_role.values()))
-        role, numbers = max(by_role.items(), key=lambda item: (len(item[1]), str(item[0])))
-        if role is not None and len(numbers) >= _LEAST_USES and len(numbers) >= _OWNED * total:
-            owned[phrase] = (role, numbers)
-    return owned
-
-
-def _context_cosine(
-    documents: Sequence[Sequence[str]],
-    phrases: Sequence[tuple[str, ...]],
-    member: csr_array,
-    vectors: NDArray[np.float32] | None,
-) -> NDArray[np.float64]:
-    if vectors is not None:
-        contexts = np.asarray(member @ vectors.astype(np.float64))
+    if vectors is None:
+        contexts = _word_contexts(stream, number, plain, phrases, member)
     else:
-        words: dict[str, int] = {}
-        entries = [
-            (number, words.setdefault(token, len(words)))
-            for number, tokens in enumerate(documents)
-            for token in sorted(set(tokens))
-            if token not in _STOP
-        ]
-        at = np.array(entries, np.int64).reshape(-1, 2)
-        counts = np.bincount(at[:, 1], minlength=len(words))
-        idf = np.log(len(documents) / np.maximum(counts, 1)) + 1e-9
-        bag = csr_array((idf[at[:, 1]], (at[:, 0], at[:, 1])), shape=(len(documents), len(words)))
-        sparse = (member @ bag).tolil()
-        for row, phrase in enumerate(phrases):
-            for word in phrase:
-                sparse[row, words[word]] = 0.0
-        rows = sparse.tocsr()
-        norms = np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1)).ravel())
-        scale = csr_array((1 / np.maximum(norms, 1e-12), (np.arange(len(norms)),) * 2), shape=(len(norms),) * 2)
-        unit = scale @ rows
-        return np.asarray((unit @ unit.T).toarray())
-    norms = np.linalg.norm(contexts, axis=1, keepdims=True)
-    unit_rows = contexts / np.maximum(norms, 1e-12)
-    return np.asarray(unit_rows @ unit_rows.T)
+        contexts = csr_array(member @ vectors.astype(np.float64))
+    cosine = np.where(allowed, _cosines(contexts), -1.0)
+    best = cosine.argmax(axis=1)
+    spelled = list(words)
+    names = [" ".join(spelled[word] for word in phrase if word >= 0) for phrase in phrases.tolist()]
+    return sorted(
+        (names[i], names[j]) for i, j in enumerate(best.tolist()) if i < j and best[j] == i and cosine[i, j] > tau
+    )
+
+
+def _candidates(stream: Ints, number: Ints, role: Ints, plain: Flags) -> tuple[Ints, Ints, csr_array]:
+    """Return the candidate phrases, their owners, and in which messages the owners use them.
+
+    Args:
+        stream: Word of every token.
+        number: Message of every token, rising.
+        role: Role of every message, -1 for none.
+        plain: Which words are no filler words.
+
+    Returns:
+        Words of each phrase, shape (P, 3), -1 where a phrase has two; its owner, shape (P,); uses, (P, messages).
+    """
+    parts = []
+    for length in (2, 3):
+        starts = np.arange(max(0, len(stream) - length + 1))
+        fits = number[starts] == number[starts + length - 1]
+        for step in range(length):
+            fits &= plain[stream[starts + step]]
+        starts = starts[fits]
+        grams = np.full((len(starts), 3), -1)
+        for step in range(length):
+            grams[:, step] = stream[starts + step]
+        parts.append((grams, number[starts]))
+    grams = np.concatenate([one for one, _ in parts])
+    message = np.concatenate([two for _, two in parts])
+    vocabulary = len(plain) + 1
+    _, pair_of = np.unique(grams[:, 0] * vocabulary + grams[:, 1], return_inverse=True)
+    _, first, gram_of, count = np.unique(
+        pair_of * vocabulary + grams[:, 2] + 1, return_index=True, return_inverse=True, return_counts=True
+    )
+    often = count[gram_of] >= _LEAST_USES
+    uses = np.unique(np.stack([gram_of[often], role[message[often]], message[often]], axis=1), axis=0)
+    total = np.bincount(uses[:, 0], minlength=len(first))
+    change = np.ones(len(uses), np.bool_)
+    change[1:] = (uses[1:, :2] != uses[:-1, :2]).any(axis=1)
+    begin = np.flatnonzero(change)
+    size = np.diff(begin, append=len(uses))
+    owns = (size >= _LEAST_USES) & (size >= _OWNED * total[uses[begin, 0]]) & (uses[begin, 1] >= 0)
+    begin, size = begin[owns], size[owns]
+    words = grams[first[uses[begin, 0]]]
+    most = np.lexsort((words[:, 2], words[:, 1], words[:, 0], -size))[:_MOST_PHRASES]
+    begin, size = begin[most], size[most]
+    columns = np.concatenate([uses[a : a + n, 2] for a, n in zip(begin, size, strict=True)] or [number[:0]])
+    rows = np.repeat(np.arange(len(begin)), size)
+    member = csr_array((np.ones(len(rows)), (rows, columns)), shape=(len(begin), len(role)))
+    return words[most], uses[begin, 1], member
+
+
+def _word_contexts(stream: Ints, number: Ints, plain: Flags, phrases: Ints, member: csr_array) -> csr_array:
+    """Return the idf-weighted words around each phrase, its own left out, shape (P, vocabulary)."""
+    pairs = np.unique(np.stack([number, stream], axis=1)[plain[stream]], axis=0)
+    counts = np.bincount(pairs[:, 1], minlength=len(plain))
+    idf = np.log(member.shape[1] / np.maximum(counts, 1)) + 1e-9
+    bag = csr_array((idf[pairs[:, 1]], (pairs[:, 0], pairs[:, 1])), shape=(member.shape[1], len(plain)))
+    contexts = (member @ bag).tocoo()
+    rows, columns = contexts.coords
+    other = (phrases[rows] != columns[:, None]).all(axis=1)
+    return csr_array((contexts.data[other], (rows[other], columns[other])), shape=contexts.shape)
+
+
+def _cosines(contexts: csr_array) -> NDArray[np.float64]:
+    norms = np.sqrt(np.asarray(contexts.multiply(contexts).sum(axis=1)).ravel())
+    product = np.asarray((contexts @ contexts.T).toarray())
+    return product / np.maximum(np.outer(norms, norms), 1e-12)

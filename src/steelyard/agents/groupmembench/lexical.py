@@ -8,10 +8,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from steelyard.agents.bm25 import BM25Index, tokenize
+from steelyard.agents.bm25 import tokenize
 from steelyard.agents.groupmembench.columns import Column, Ints
 from steelyard.agents.groupmembench.memory import Found, RankedMemory, Request
 from steelyard.agents.groupmembench.messages import Message
+from steelyard.agents.groupmembench.phrases import FastIndex
 from steelyard.agents.groupmembench.table import MessageTable
 from steelyard.agents.ranking import top_k
 from steelyard.errors import InputError
@@ -24,7 +25,7 @@ class TextIndex:
     """BM25 scores per row of a table, in which some rows (those without content) are not indexed."""
 
     def __init__(self, k1: float = 1.5, b: float = 0.75, epsilon: float = 0.25) -> None:
-        self.bm25 = BM25Index(k1, b, epsilon)
+        self.bm25 = FastIndex(k1, b, epsilon)
         self._rows = Column(np.int32)
         self._size = 0
 

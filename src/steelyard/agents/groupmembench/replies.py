@@ -55,9 +55,9 @@ class Links:
     def changes_below(self, rows: Ints) -> Ints:
         """Return the changes that reply, directly or not, to one of ``rows``; each once, rising."""
         low, high = np.searchsorted(self._ancestors, rows, "left"), np.searchsorted(self._ancestors, rows, "right")
-        if not len(rows) or not (high > low).any():
-            return np.zeros(0, np.int64)
-        return np.unique(np.concatenate([self._changes[a:b] for a, b in zip(low, high, strict=True) if b > a]))
+        count = high - low
+        within = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
+        return np.unique(self._changes[np.repeat(low, count) + within])
 
     def decision_of(self, changes: Ints, decisions: Mask, noise: Mask, seen: Mask | None) -> Ints:
         """Return the row that each of ``changes`` changes, or -1: the nearest decision above it, else its parent.
@@ -85,6 +85,11 @@ class Lent(NamedTuple):
     rows: Ints
     scores: Floats
     origin: Ints
+
+    def origin_of(self, row: int) -> int:
+        """Return from which row the score of ``row`` was lent, or -1."""
+        place = int(np.searchsorted(self.rows, row))
+        return int(self.origin[place]) if place < len(self.rows) and self.rows[place] == row else -1
 
 
 def lend(links: Links, rows: Ints, scores: Floats, *, noise: Mask, seen: Mask | None, decay: float, hops: int) -> Lent:

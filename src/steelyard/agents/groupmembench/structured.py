@@ -348,13 +348,12 @@ class StructuredGroupMemory(RankedMemory):
             changed = self._supersede(lent, scores, request)
         allowed = None if request.allowed is None else request.allowed[changed.rows]
         best = top_k(changed.scores, request.k, table.keys[changed.rows], allowed=allowed)
-        origin = dict(zip(lent.rows.tolist(), lent.origin.tolist(), strict=True))
         found = []
         for place in best.tolist():
             row, score = int(changed.rows[place]), float(changed.scores[place])
             why: dict[str, Any] = {"base": float(base[row]), "scaled": float(scores[row])}
             for name, other in (
-                ("lent_by", origin.get(row, -1)),
+                ("lent_by", lent.origin_of(row)),
                 ("supersedes", changed.decision_of.get(row, -1)),
                 ("superseded_by", changed.change_of.get(row, -1)),
             ):
