@@ -131,7 +131,7 @@ def check_examples(implementation: Maker) -> None:
         assert len(set(contract.names)) == len(contract.names) <= BUDGET, "more than 8 skills, or one twice"
         recalls.append(gold_recall(query.gold, contract.names, BUDGET))
         assert library.graph is not None
-        named = tasks.named_gold(query, skills, library.graph.names)
+        named = tasks.named_gold(query, library.skills, library.graph.names)
         hits += [gold_recall(named, contract.names, BUDGET)] if named else []
         told_apart.append(len({one.role for one in contract.support}) > 1)
     recall, hit, roles = (float(np.mean(values)) for values in (recalls, hits, told_apart))
