@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import islice
@@ -119,13 +119,57 @@ class RankedMemory(ABC):
     def forget(self, author: str) -> int:
         """Remove every message of ``author`` from this memory and return how many; replies to them become roots."""
         with self._lock:
-            old = self._table
-            kept = np.flatnonzero(old.authors.codes != old.authors.code(author))
-            removed = len(old) - len(kept)
-            if removed:
-                self._table = old.kept(kept)
-                self._keep(kept)
-            return removed
+            return self._drop(self._table.authors.codes == self._table.authors.code(author))
+
+    def remove(self, id: str) -> bool:
+        """Remove one message and return whether it was there; replies to it become roots."""
+        with self._lock:
+            return self._drop(np.arange(len(self._table)) == self._table.row(id)) == 1
+
+    def replace(self, message: Message) -> None:
+        """Take in a message in the place of the one with its id; replies to that one stay replies.
+
+        Raises:
+            InputError: As for :meth:`add`; the old message stays then.
+        """
+        new = _checked(message)
+        with self._lock:
+            row = self._table.row(new.id)
+            if row < 0:
+                self.add_many((new,))
+                return
+            old = self._table.message(row)
+            self._drop(np.arange(len(self._table)) == row, roots=False)
+            try:
+                self.add_many((new,))
+            except BaseException:
+                self.add_many((old,))
+                raise
+
+    def _drop(self, gone: Mask, roots: bool = True) -> int:
+        kept = np.flatnonzero(~gone)
+        removed = len(gone) - len(kept)
+        if removed:
+            self._table = self._table.kept(kept, roots)
+            self._keep(kept)
+        return removed
+
+    def get(self, id: str, *, asker: str | None = None) -> Message | None:
+        """Return the message called ``id``, or None where ``asker`` sees none."""
+        with self._lock:
+            row, seen = self._table.row(id), self._table.visible(asker)
+            return None if row < 0 or not (seen is None or seen[row]) else self._shown(row, seen)
+
+    def messages(self, *, asker: str | None = None) -> Iterator[Message]:
+        """Yield the messages that ``asker`` may see, in the order of their arrival."""
+        with self._lock:
+            seen = self._table.visible(asker)
+            rows = np.arange(len(self._table)) if seen is None else np.flatnonzero(seen)
+            ids = [self._table.id(row) for row in rows.tolist()]
+        for id_ in ids:
+            message = self.get(id_, asker=asker)
+            if message is not None:
+                yield message
 
     def clear(self) -> None:
         """Remove every message."""
@@ -200,11 +244,14 @@ class RankedMemory(ABC):
         return Request(query, asker, k, allowed, seen, row, None if at is None else table.instant(at))
 
     def _hit(self, found: Found, seen: Mask | None) -> Hit:
-        message = self._table.message(found.row)
-        parent = int(self._table.parents[found.row])
-        if parent >= 0 and seen is not None and not seen[parent]:
-            message = replace(message, reply_to=None)  # not even a hidden message's id is given away
+        message = self._shown(found.row, seen)
         return Hit(message.id, found.score, message, found.why)
+
+    def _shown(self, row: int, seen: Mask | None) -> Message:
+        """Return a message without the id of a hidden one that it replies to."""
+        message, parent = self._table.message(row), int(self._table.parents[row])
+        hidden = parent >= 0 and seen is not None and not seen[parent]
+        return replace(message, reply_to=None) if hidden else message
 
     def _prepare(self, messages: Sequence[Message]) -> Any:
         """Return what :meth:`_index` needs and may fail to make; nothing has been added yet."""

@@ -212,8 +212,8 @@ class MessageTable:
         stamp = _EPOCH + timedelta(microseconds=instant)
         return stamp.replace(tzinfo=None) if zone == _NAIVE else stamp.astimezone(timezone(timedelta(minutes=zone)))
 
-    def kept(self, rows: Ints) -> MessageTable:
-        """Return a new table of some rows; replies to a row that is left out become roots."""
+    def kept(self, rows: Ints, roots: bool = True) -> MessageTable:
+        """Return a new table of some rows; replies to a row that is left out become roots, or wait for it to return."""
         table, here = MessageTable(self.seed), np.zeros(len(self), np.bool_)
         here[rows] = True
         parents = self.parents
@@ -222,7 +222,8 @@ class MessageTable:
             for row in rows[start : start + _BLOCK].tolist():
                 parent = int(parents[row])
                 message = self.message(row)
-                block.append(message if parent < 0 or here[parent] else replace(message, reply_to=None))
+                orphan = roots and parent >= 0 and not here[parent]
+                block.append(replace(message, reply_to=None) if orphan else message)
             table.extend(block)
         return table
 
