@@ -61,7 +61,9 @@ def test_plugins_give_a_query_per_command_and_agent():
 def test_folds_never_split_a_cluster_and_are_even(clusters, folds):
     first = set(sorted(set(clusters))[::2])
     found = assign_folds(clusters, first, folds, "any")
-    by_cluster = {cluster: {int(f) for c, f in zip(clusters, found, strict=True) if c == cluster} for cluster in clusters}
+    by_cluster = {
+        cluster: {int(f) for c, f in zip(clusters, found, strict=True) if c == cluster} for cluster in clusters
+    }
     assert all(len(places) == 1 for places in by_cluster.values())
     for group in (set(clusters), first):
         sizes = np.bincount([min(by_cluster[cluster]) for cluster in group], minlength=folds)

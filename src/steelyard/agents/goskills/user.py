@@ -100,7 +100,7 @@ def _read_row(row: Any, where: str, names: set[str], cluster: str) -> Query:
         raise InputError(f"{where}: 'gold' must be a list of skill names; a recall needs to know what to find")
     unknown = [name for name in gold if name not in names]
     if unknown:
-        raise InputError(f"{where}: 'gold' names {printable(unknown[0])[:80]!r}, which is no skill of the folder")
+        raise InputError(f"{where}: 'gold' names '{printable(unknown[0])[:80]}', which is no skill of the folder")
     return Query(text.strip(), tuple(dict.fromkeys(gold)), cluster)
 
 
