@@ -67,9 +67,8 @@ def test_self_consistency_spends_equal_calls():
     given = cell("sim", "dear", debates=4_000)
     where = tasks.sides(given)
     episodes = cells.started(given, where)
-    calls = np.full(4_000, 8)
-    found = cells.equal_calls(given, where, episodes, calls)
-    assert found["calls"] == pytest.approx(8, abs=0.15)
+    found = cells.equal_calls(given, where, episodes, np.full(4_000, 8))
+    assert found["calls"] == found["cost"] == 8.0
 
 
 @pytest.mark.parametrize("arm", ["no_who", "no_how", "no_evidence", "team_credit", "macro", "identity"])

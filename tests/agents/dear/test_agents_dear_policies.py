@@ -146,6 +146,23 @@ def test_self_consistency_takes_agents_in_turn():
         policies.self_consistency(backend, state, 2, np.random.default_rng(0))
 
 
+def test_samples_left_over_go_by_the_debates_own_order_of_agents():
+    class Names:
+        """Agent i's further samples are option i."""
+
+        def resample(self, state, draw, rng):
+            return np.broadcast_to(np.arange(3), state.answers.shape)
+
+    state = started(200, 3, 4)
+    answers = np.full((200, 3), 3)
+    answers[:, 1:] = [0, 1]  # 3, 0, 1, and one more sample decides, unless it is agent 2's
+    state = replace(state, answers=answers, history=(answers,))
+    votes = policies.self_consistency(Names(), state, 4, np.random.default_rng(0))
+    first = state.agent_tie.argmin(axis=1)
+    assert (votes[first < 2] == first[first < 2]).all()
+    assert set(first.tolist()) == {0, 1, 2}
+
+
 def test_self_consistency_of_the_simulator_changes_little():
     """Further samples are noise around the same belief: the vote stays within a point or two."""
     sim = SimAgents()

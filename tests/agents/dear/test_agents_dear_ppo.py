@@ -1,5 +1,7 @@
 """PPO's parts against closed forms, the reward against counts by hand, and training against a known optimum."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steelyard.agents.dear.controller import DEARController
-from steelyard.agents.dear.episodes import KEEP, begin, settle
+from steelyard.agents.dear.episodes import KEEP, begin, settle, vote
 from steelyard.agents.dear.policies import KeepAll
 from steelyard.agents.dear.ppo import gae, stopped
 from steelyard.agents.dear.reward import Reward
@@ -47,6 +49,33 @@ def moved(before, after, truth=0, options=3):
     start = begin(np.array([before]), np.array([truth]), options, random, tie=np.array([[2, 0, 1]]))
     agents = len(before)
     return start, settle(start, np.array([after]), np.zeros((1, agents, agents), bool), np.ones((1, agents), int))
+
+
+def test_a_tied_vote_is_paid_as_it_is_reported():
+    """Two against two: those who stood firm win the vote, though the tie order prefers the others."""
+    before, after = moved([0, 0, 2, 2], [0, 0, 1, 1])
+    assert vote(after).tolist() == [0]
+    assert after.tie[0, 1] < after.tie[0, 0]
+    found = Reward(individual=0.0, shaping=0.0)(before, after, np.array([True]), 0.0)
+    np.testing.assert_array_equal(found, np.ones((1, 4)))
+
+
+@given(st.integers(0, 10_000))
+def test_difference_credit_is_the_vote_less_the_vote_without_the_change(seed):
+    random = generator("test", "dear/difference", seed)
+    sim, states = SimAgents(4, 3), []
+    states.append(sim.start(20, random))
+    for _ in range(2):
+        reads = (random.random((20, 4, 4)) < 0.5) & ~np.eye(4, dtype=bool)
+        states.append(sim.advance(states[-1], reads, random.integers(4, size=(20, 4)), generator=random))
+    before, after = states[-2:]
+    found = Reward(individual=0.0, shaping=0.0, credit="difference")(before, after, np.ones(20, dtype=bool), 0.0)
+    for i in range(4):
+        answers = after.answers.copy()
+        answers[:, i] = before.answers[:, i]
+        other = replace(after, answers=answers, history=(*after.history[:-1], answers))
+        expected = (vote(after) == after.truth).astype(float) - (vote(other) == after.truth)
+        np.testing.assert_array_equal(found[:, i], expected)
 
 
 def test_team_reward_by_hand():

@@ -152,20 +152,12 @@ def without_debate(cell: CellInput, where: Sides, outcome: Outcome) -> dict[str,
 
 
 def equal_calls(cell: CellInput, where: Sides, episodes: Episodes, calls: Ints) -> dict[str, float]:
-    """Return self-consistency at as many calls a debate; nothing where too few samples are recorded.
-
-    All agents of a debate give equally many samples, since calls beyond that would go to the first agents, which are
-    the weakest in the simulator: each debate's calls are rounded up or down to whole samples, at random so that the
-    mean stays.
-    """
-    agents = episodes.n_agents
-    whole = np.floor(calls / agents + cell.rng("rounding").random(len(calls))).astype(np.int64)
-    budget = agents * np.maximum(whole, 1)
+    """Return self-consistency at as many calls in each debate; nothing where too few samples are recorded."""
     try:
-        voted = self_consistency(where.test, episodes, budget, cell.rng("samples"))
+        voted = self_consistency(where.test, episodes, calls, cell.rng("samples"))
     except UnsupportedError:
         return {}
-    mean = float(budget.mean())
+    mean = float(calls.mean())
     return {"vote_accuracy": float((voted == episodes.truth).mean()), "calls": mean, "cost": mean}
 
 

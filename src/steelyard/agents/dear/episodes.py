@@ -173,10 +173,8 @@ def vote(state: State, rule: VoteRule = "majority") -> Ints:
     options = state.options
     counts = option_counts(state.answers, options)
     if rule == "majority":
-        held = state.answers[..., None] == np.arange(options)
-        since = np.where(held, stable_since(state)[..., None], state.t + 1).min(axis=1)
-        score = counts * (state.t + 2) + (state.t + 1 - since)  # the count first, then who stood firm longest
-    elif rule == "belief":
+        return majority_vote(state.answers, stable_since(state), state)
+    if rule == "belief":
         score = np.sum([option_counts(answers, options) for answers in state.history], axis=0)
     elif rule == "reconcile":
         if state.confidence is None:
@@ -186,6 +184,21 @@ def vote(state: State, rule: VoteRule = "majority") -> Ints:
     else:
         raise InputError(f"vote rule must be 'majority', 'belief' or 'reconcile', not {rule!r}.")
     return np.where(counts.sum(axis=1) > 0, argmax_by(score, state.tie), NO_ANSWER)
+
+
+def majority_vote(answers: Ints, since: Ints, state: State) -> Ints:
+    """Return int64 (B, ...): most agents, ties by the earliest stable agent, then by the tie order; -1 if none answers.
+
+    Args:
+        answers: int64 (B, ..., N), those of ``state`` or others in their place.
+        since: int64 (B, ..., N), the round since which each agent holds its answer.
+        state: B debates, for their options, tie order and round.
+    """
+    counts = option_counts(answers, state.options)
+    held = answers[..., None] == np.arange(state.options)
+    first = np.where(held, since[..., None], state.t + 1).min(axis=-2)
+    score = counts * (state.t + 2) + (state.t + 1 - first)  # the count first, then who stood firm longest
+    return np.where(counts.sum(axis=-1) > 0, argmax_by(score, state.tie), NO_ANSWER)
 
 
 def begin(

@@ -153,7 +153,9 @@ class OracleSpeaker(FixedController):
 
 
 def self_consistency(backend: Backend, episodes: Episodes, calls: Ints, generator: np.random.Generator) -> Ints:
-    """Return int64 (B,): the majority over first answers and further samples, agents in turn, ``calls`` in all.
+    """Return int64 (B,): the majority over first answers and further samples, ``calls`` in all.
+
+    Agents take turns; whose turn comes first, and so who gets one sample more, is the debate's own order of agents.
 
     Args:
         backend: Where further samples come from.
@@ -170,7 +172,7 @@ def self_consistency(backend: Backend, episodes: Episodes, calls: Ints, generato
         raise InputError(f"calls must be at least {agents}, one first answer an agent.")
     counts = option_counts(episodes.history[0], episodes.options)
     for draw in range(1, -(-int(budget.max()) // agents)):
-        taken = np.arange(agents) + draw * agents < budget[:, None]
+        taken = episodes.agent_tie + draw * agents < budget[:, None]
         further = backend.resample(episodes, draw, generator)
         counts = counts + option_counts(np.where(taken, further, -1), episodes.options)
     return argmax_by(counts, episodes.tie)

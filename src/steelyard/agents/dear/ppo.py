@@ -26,7 +26,7 @@ from steelyard.agents.dear.episodes import (
     State,
     StopRule,
     is_finished,
-    majority,
+    vote,
 )
 from steelyard.agents.dear.network import PolicyNet, Seen, ValueNet
 from steelyard.agents.dear.reward import RewardFunction
@@ -119,7 +119,7 @@ class Trainer:
             state = after
         values = [self._value(seen) for seen, _, _ in steps]
         advantages = gae(rewards, values, ends, self.settings.gamma, self.settings.gae)
-        right = float((majority(state) == state.truth).mean())
+        right = float((vote(state) == state.truth).mean())
         return self._flat(steps, values, advantages, (float(paid.mean()), right, float(state.cost.sum(axis=1).mean())))
 
     def update(self, rollout: Rollout, generator: np.random.Generator) -> None:

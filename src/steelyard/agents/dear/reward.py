@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from steelyard.agents.dear.episodes import Bools, Episodes, Floats, Ints, argmax_by, option_counts
+from steelyard.agents.dear.episodes import Bools, Episodes, Floats, Ints, majority_vote, stable_since, vote
 
 RewardFunction = Callable[[Episodes, Episodes, Bools, float], Floats]
 """(before, after, ended bool (B,), price of a call-unit) -> rewards float64 (B, N)."""
@@ -20,7 +20,7 @@ RewardFunction = Callable[[Episodes, Episodes, Bools, float], Floats]
 
 @dataclass(frozen=True)
 class Reward:
-    """Rewards of one round.
+    """Rewards of one round; the vote is the one that is reported, `vote`'s "majority" with its rule for ties.
 
     Attributes:
         vote: Paid to every agent when the debate ends with a right vote.
@@ -41,7 +41,7 @@ class Reward:
         truth = after.truth[:, None]
         was, now = before.answers == truth, after.answers == truth
         rewards: Floats = self.shaping * (now.astype(float) - was) - lam * (after.cost - before.cost)
-        right_vote = (_votes(after.answers, after) == after.truth)[:, None].astype(float)
+        right_vote = (vote(after) == after.truth)[:, None].astype(float)
         if self.credit == "difference":
             rewards += self.vote * (right_vote - (_votes_without(before, after) == truth))
             rewards += self.individual / now.shape[1] * (now.astype(float) - was)
@@ -51,13 +51,11 @@ class Reward:
         return rewards
 
 
-def _votes(answers: Ints, episodes: Episodes) -> Ints:
-    return argmax_by(option_counts(answers, episodes.options), episodes.tie)
-
-
 def _votes_without(before: Episodes, after: Episodes) -> Ints:
-    """Return (B, N): the vote had agent i kept its answer."""
+    """Return (B, N): the vote had agent i kept its answer, and had held it for as long as it did."""
     own = np.eye(after.answers.shape[1], dtype=bool)
-    answers = np.where(own, before.answers[:, :, None], after.answers[:, None, :])  # (B, i, N)
-    counts = option_counts(answers, after.options)
-    return argmax_by(counts, after.tie)
+
+    def kept(then: Ints, now: Ints) -> Ints:
+        return np.where(own, then[:, :, None], now[:, None, :])  # (B, i, N)
+
+    return majority_vote(kept(before.answers, after.answers), kept(stable_since(before), stable_since(after)), after)
