@@ -21,6 +21,8 @@ class Vectors:
     """Unit rows of an encoder for the messages of a table, shape (N, width); zeros for a message without content."""
 
     def __init__(self, embedder: Any) -> None:
+        if isinstance(embedder, str | bytes):  # which have an encode() of another kind
+            raise InputError(f"embedder must be an Embedder or a function, got the text {embedder!r:.40}.")
         self._encode = as_encoder(embedder)
         self._rows: NDArray[np.float32] = np.zeros((64, 0), np.float32)
         self._size = 0

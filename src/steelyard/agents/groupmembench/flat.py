@@ -18,7 +18,7 @@ from steelyard.agents.ranking import top_k
 from steelyard.errors import InputError
 
 OPERATIONS = ("ADD", "UPDATE", "DELETE", "NOOP")
-_FIRST_PERSON = re.compile(r"\b(?:I|me|my|mine|myself)\b|\bi\b(?!\.)", re.IGNORECASE)
+_FIRST_PERSON = re.compile(r"\b(?:i(?!\.\s?e\b)|me|my|mine|myself)\b", re.IGNORECASE)
 _KEY_TOKENS = 4
 
 Extract = Callable[[Message], Sequence[str]]
@@ -127,6 +127,7 @@ class FlatFactMemory(RankedMemory):
             for key, versions in self._facts.items()
         }
         self._facts = {key: versions for key, versions in facts.items() if versions}
+        self._index_at = None
 
     def _alive(self, instant: int | None) -> Iterator[_Version]:
         """Yield the version of each fact that counts at ``instant`` (None = now)."""
@@ -135,7 +136,10 @@ class FlatFactMemory(RankedMemory):
             past = [one for one in versions if instant is None or NEVER < one.instant <= instant]
             if past:
                 # Messages of one instant: their keys decide; without timestamps the last to arrive is the latest.
-                last = max(past, key=lambda one: (one.instant, one.row if one.instant == NEVER else keys[one.row]))
+                # Of one message's facts the last one counts, which max() finds among equals when it looks backwards.
+                last = max(
+                    reversed(past), key=lambda one: (one.instant, one.row if one.instant == NEVER else keys[one.row])
+                )
                 if last.text is not None:
                     yield last
 

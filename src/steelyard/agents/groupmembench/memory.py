@@ -111,8 +111,13 @@ class RankedMemory(ABC):
             block = tuple(_checked(message) for message in block)
             with self._lock:
                 prepared = self._prepare(block)
+                first = len(self._table)
                 self._table.extend(block)
-                self._index(block, prepared)
+                try:
+                    self._index(block, prepared)
+                except BaseException:  # a callable of the user may fail
+                    self._drop(np.arange(len(self._table)) >= first, roots=False)
+                    raise
             added += len(block)
         return added
 
