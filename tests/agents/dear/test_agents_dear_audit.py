@@ -89,9 +89,42 @@ def telling_agent_tie(state):
     return replace(state, agent_tie=order)
 
 
+def is_right(state):
+    return state.answers == state.truth[:, None]
+
+
+def right_agents_first(state):
+    """Whoever is right comes early in the order of agents, yet not always as early."""
+    return replace(state, agent_tie=(state.agent_tie - 2 * is_right(state)).argsort(axis=1).argsort(axis=1))
+
+
+def telling_tokens(state):
+    return replace(state, tokens=np.where(is_right(state), 100, 90))
+
+
+def telling_calls(state):
+    return replace(state, calls=np.where(is_right(state), 1, 2))
+
+
+def telling_similarity(state):
+    right = is_right(state)
+    return replace(state, similarity=np.where(right[:, :, None] & right[:, None, :], 0.9, 0.2))
+
+
+def sorted_by_truth(state):
+    order = state.truth.argsort(kind="stable")
+    moved = {key: getattr(state, key)[order] for key in ("answers", "truth", "tie", "agent_tie", "private", "items")}
+    return replace(state, **moved, confidence=None, history=(state.answers[order],))
+
+
 @pytest.mark.parametrize(
     ("change", "feature"),
     [
+        (right_agents_first, "agent_tie"),
+        (telling_tokens, "tokens of agent 0"),
+        (telling_calls, "calls of agent 0"),
+        (telling_similarity, "similarity to those alike of agent 0"),
+        (sorted_by_truth, "place in the batch of agent 0"),
         (truth_first, "truth"),
         (tie_for_truth, "tie"),
         (ties_to_truth, "answers"),
@@ -122,6 +155,17 @@ class UsesTruth(Changed):
 def test_leaky_step():
     report = audit_label_leak(UsesTruth(), on_leak="report")
     assert "step ignores the truth" in {leak.check for leak in report.leaks}
+
+
+class PriceOfTruth(UsesTruth):
+    def _advance(self, *arguments, **named):
+        after = self.inner.advance(*arguments, **named)
+        return replace(after, cost=after.cost + 0.001 * is_right(after))
+
+
+def test_step_whose_bookkeeping_knows_the_truth():
+    report = audit_label_leak(PriceOfTruth(), on_leak="report")
+    assert ("step ignores the truth", "cost") in {(leak.check, leak.feature) for leak in report.leaks}
 
 
 class FavoursLast(UsesTruth):
@@ -175,10 +219,38 @@ class RewardInObservation(DebateEnv):
         return (seen, rewards, *rest)
 
 
-@pytest.mark.parametrize(("kind", "feature"), [(TruthInFeatures, "consensus"), (RewardInObservation, "clusters")])
+class TruthInInfos(DebateEnv):
+    def reset(self, seed=None, options=None):
+        seen, infos = super().reset(seed, options)
+        return seen, {agent: {"answer": {"right": [self._episodes.truth]}} for agent in infos}
+
+
+class StopsWhenRight(DebateEnv):
+    def step(self, actions):
+        seen, rewards, ends, *rest = super().step(actions)
+        done = bool((self._episodes.answers == self._episodes.truth[0]).any())
+        return (seen, rewards, {agent: end or done for agent, end in ends.items()}, *rest)
+
+
+class TruthInState(DebateEnv):
+    def state(self):
+        return np.append(super().state(), self._episodes.truth)
+
+
+@pytest.mark.parametrize(
+    ("kind", "feature"),
+    [
+        (TruthInFeatures, "consensus"),
+        (RewardInObservation, "clusters"),
+        (TruthInInfos, "infos"),
+        (StopsWhenRight, "ends"),
+        (TruthInState, "state"),
+    ],
+)
 def test_leaky_environments(kind, feature):
     report = audit_label_leak(kind(SimAgents()), on_leak="report")
-    assert report.features == (feature,)
+    assert feature in report.features
+    assert set(report.features) <= {feature, "state"}  # what agents see is part of the state
     assert "environment's observations ignore the truth" in {leak.check for leak in report.leaks}
 
 

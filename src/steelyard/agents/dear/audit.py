@@ -4,15 +4,16 @@ A first trial of this method stored the truth as option 0 and took ``argmax`` of
 label was in the observation, and the gain looked real. Hence this audit. Its checks are of two kinds. Exact ones: with
 another option declared right, or with options renamed, everything observed and done must stay as it is. Statistical
 ones, for what a back end stores: place and tie order of the right option must be uniform, tied answers must not favour
-it, and among answers with equally many votes no feature may tell right from wrong without error. That a feature goes
-along with correctness is no leak: the votes do, and so does a stated confidence. Reconstruction.
+it, nor may the drawn order of agents; and among answers with equally many votes no feature may tell right from wrong
+without error. That a feature goes along with correctness is no leak: the votes do, and so does a stated confidence.
+Hence a noisy label inside a field that may be informative, or agents stored best first, is beyond it. Reconstruction.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -26,6 +27,7 @@ from steelyard.agents.dear.episodes import (
     Episodes,
     Floats,
     Ints,
+    State,
     majority,
     option_counts,
     random_order,
@@ -169,8 +171,8 @@ def _play(backend: Backend, count: int, rounds: int, rng: np.random.Generator, r
         noise = rng.gumbel(size=(count, agents, backend.n_options))
         after = backend.advance(state, reads, behaviours, noise)
         other = backend.advance(_declare_other(state, rng), reads, behaviours, noise)
-        if _differ(after.answers, other.answers).any():
-            report.leaks.append(Leak("step ignores the truth", "answers", "they change with the declared truth"))
+        for name in _changed(after.public(), other.public()):
+            report.leaks.append(Leak("step ignores the truth", name, "changes with the declared truth"))
         names = random_order(count, backend.n_options, rng)
         moved = np.take_along_axis(noise, np.broadcast_to(names.argsort(1)[:, None], noise.shape), axis=2)
         renamed = backend.advance(relabel_options(state, names), reads, behaviours, moved)
@@ -179,6 +181,21 @@ def _play(backend: Backend, count: int, rounds: int, rng: np.random.Generator, r
         state = after
         states.append(state)
     return states
+
+
+def _changed(one: State, other: State) -> list[str]:
+    """Return the names of the fields in which two states differ."""
+    return [each.name for each in fields(State) if not _same(getattr(one, each.name), getattr(other, each.name))]
+
+
+def _same(left: Any, right: Any) -> bool:
+    """Return whether two values are equal, whatever of mappings, sequences and arrays they are made of."""
+    if isinstance(left, Mapping) and isinstance(right, Mapping):
+        return left.keys() == right.keys() and all(_same(left[key], right[key]) for key in left)
+    if isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
+        return len(left) == len(right) and all(map(_same, left, right))
+    first, second = np.asarray(left), np.asarray(right)
+    return first.shape == second.shape and not _differ(first, second).any()
 
 
 def _declare_other(state: Episodes, rng: np.random.Generator) -> Episodes:
@@ -204,6 +221,19 @@ def _audit_storage(start: Episodes, report: LeakReport) -> None:
     _audit_ties("ties of the majority", "majority", counts[:, None], majority(start)[:, None], start, report)
     if start.private is not None and start.private.ndim == 3:
         _audit_ties("ties of the first answers", "answers", start.private, start.answers, start, report)
+    _audit_agent_order(start, report)
+
+
+def _audit_agent_order(start: Episodes, report: LeakReport) -> None:
+    """The order of agents is drawn: the places of those that are right sum up as those of as many drawn ones."""
+    report.checks.append("order of the agents")
+    right = start.answers == start.truth[:, None]
+    agents, count = start.n_agents, right.sum(axis=1)
+    apart = (start.agent_tie * right).sum() - (count * (agents - 1) / 2).sum()
+    variance = (count * (agents - count) * (agents + 1) / 12).sum()
+    if variance and 2 * stats.norm.sf(abs(apart) / np.sqrt(variance)) < _ALPHA:
+        detail = f"agents that are right stand {apart / np.sqrt(variance):+.1f} standard errors off a drawn place"
+        report.leaks.append(Leak("order of the agents", "agent_tie", detail))
 
 
 def _audit_ties(check: str, name: str, values: NDArray[Any], chosen: Ints, start: Episodes, report: LeakReport) -> None:
@@ -249,10 +279,15 @@ def _audit_observation(
 
 
 def _public(state: Episodes) -> Iterator[tuple[str, Floats]]:
-    for key in ("confidence", "flips", "cost", "agent_tie"):
+    """Yield what else a controller gets: by agent (B, N), and where the debate stands in the batch (B, N)."""
+    for key in ("confidence", "flips", "cost", "calls", "tokens", "agent_tie"):
         value = getattr(state, key)
         if value is not None:
             yield key, value
+    if state.similarity is not None:
+        alike = (state.answers[:, :, None] == state.answers[:, None, :]) & ~np.eye(state.n_agents, dtype=bool)
+        yield "similarity to those alike", (state.similarity * alike).sum(axis=2) / np.maximum(alike.sum(axis=2), 1)
+    yield "place in the batch", np.repeat(np.arange(state.batch, dtype=float)[:, None], state.n_agents, axis=1)
 
 
 def _audit_place(columns: Floats, names: Sequence[str], state: Episodes, report: LeakReport) -> None:
@@ -332,17 +367,24 @@ def _audit_environment(env: Any, backend: Backend, seed: int, report: LeakReport
     names = getattr(env, "feature_names", ())
     found: set[str] = set()
     for episode in range(100):
-        seen, another = twin.reset(seed=seed + episode)[0], other.reset(seed=seed + episode)[0]
+        told, also = _told(twin, *twin.reset(seed=seed + episode)), _told(other, *other.reset(seed=seed + episode))
         rng = generator("leak audit", "actions", seed + episode)
         while True:
-            for agent in seen:
-                gap = _differ(np.asarray(seen[agent]).reshape(-1), np.asarray(another[agent]).reshape(-1))
+            for agent, seen in told.pop("observations").items():
+                gap = _differ(np.asarray(seen).reshape(-1), np.asarray(also["observations"][agent]).reshape(-1))
                 found |= {_name(names, int(column)) for column in np.flatnonzero(gap)}
+            found |= {key for key, value in told.items() if not _same(value, also[key])}
             if not twin.agents or not other.agents:
                 break
             actions = {agent: rng.integers(twin.action_space(agent).nvec) for agent in twin.agents}
-            seen, another = twin.step(actions)[0], other.step(actions)[0]
+            told, also = _told(twin, *twin.step(actions)), _told(other, *other.step(actions))
     report.leaks += [Leak(check, name, "it changes with the declared truth") for name in sorted(found)]
+
+
+def _told(env: Any, observations: Mapping[str, Any], *rest: Any) -> dict[str, Any]:
+    """Return by name all that an environment tells but rewards: what `reset` (rest: infos) or `step` returned."""
+    told = {"observations": observations, "infos": rest[-1], "ends": rest[1:-1], "agents": list(env.agents)}
+    return told | ({"state": env.state()} if hasattr(env, "state") else {})
 
 
 def _flat(seen: NDArray[Any]) -> Floats:
