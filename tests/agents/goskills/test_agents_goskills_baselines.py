@@ -86,7 +86,7 @@ def test_vectors_whole_and_by_clause():
 
 def test_hybrid_is_the_sum_of_reciprocal_ranks():
     by_words, by_vector = SHELF.best(SHELF.bm25(TASK), 40), SHELF.best(SHELF.cosines([TASK])[0], 40)
-    scores = {place: 0.0 for place in range(len(NAMES))}
+    scores = dict.fromkeys(range(len(NAMES)), 0.0)
     for ranking in (by_words, by_vector):
         for rank, place in enumerate(ranking, 1):
             scores[place] += 1 / (60 + rank)
