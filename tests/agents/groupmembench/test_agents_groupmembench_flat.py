@@ -29,7 +29,10 @@ def test_later_messages_overwrite_the_key_whatever_their_order():
         assert {hit.id for hit in hits} == {"new", "other"}
         erased = next(hit.message for hit in hits if hit.id == "new")
         assert (erased.author, erased.role, erased.reply_to) == ("user", None, None)
-        assert {hit.id for hit in memory.search("vendor choice", k=9, at=START + timedelta(minutes=1))} == {"old", "other"}
+        assert {hit.id for hit in memory.search("vendor choice", k=9, at=START + timedelta(minutes=1))} == {
+            "old",
+            "other",
+        }
 
 
 def test_first_person_becomes_user_and_the_asker_does_not_matter():
@@ -38,7 +41,9 @@ def test_first_person_becomes_user_and_the_asker_does_not_matter():
     texts = {hit.id: hit.message.content for hit in memory.search("user laptop")}
     assert texts["a"] == "user think user laptop hates user"
     assert texts["b"] == "i.e. nothing"
-    assert [hit[:2] for hit in memory.search("laptop", asker="ana")] == [hit[:2] for hit in memory.search("laptop", asker="bob")]
+    assert [hit[:2] for hit in memory.search("laptop", asker="ana")] == [
+        hit[:2] for hit in memory.search("laptop", asker="bob")
+    ]
 
 
 def test_without_timestamps_the_last_to_arrive_counts():

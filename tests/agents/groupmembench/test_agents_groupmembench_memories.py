@@ -101,7 +101,9 @@ def test_ties_do_not_follow_arrival_and_change_with_the_seed(make):
 
 def test_the_seed_permutes_ties():
     same = [Message(f"t{i}", "alpha", "ana") for i in range(30)]
-    orders = {tuple(hit.id for hit in filled(lambda s=s: BM25Memory(seed=s), same).search("alpha", k=30)) for s in (0, 1)}
+    orders = {
+        tuple(hit.id for hit in filled(lambda s=s: BM25Memory(seed=s), same).search("alpha", k=30)) for s in (0, 1)
+    }
     assert len(orders) == 2
 
 
@@ -120,7 +122,9 @@ def test_a_hidden_message_is_never_returned_nor_named(make):
     assert any(hit.id in hidden for hit in memory.search("alpha beta gamma", asker="bob", k=100))
 
 
-@given(seed=st.integers(0, 10_000), query=st.sampled_from(QUERIES), name=st.sampled_from(sorted(set(MEMORIES) - {"flat"})))
+@given(
+    seed=st.integers(0, 10_000), query=st.sampled_from(QUERIES), name=st.sampled_from(sorted(set(MEMORIES) - {"flat"}))
+)
 def test_what_hidden_messages_say_changes_nothing(seed, query, name):
     r = random.Random(seed)
     messages = chat(24, seed, hidden=r.choice([2, 3, 5]))
@@ -148,7 +152,9 @@ def test_what_hidden_messages_say_changes_nothing(seed, query, name):
                  for id, m in ((m.id, m) for m in secret)}  # fmt: skip
     changed = [other.get(message.id, message) for message in messages]
     make = MEMORIES[name]
-    assert shown(filled(make, messages), query, asker="ana", k=30) == shown(filled(make, changed), query, asker="ana", k=30)
+    assert shown(filled(make, messages), query, asker="ana", k=30) == shown(
+        filled(make, changed), query, asker="ana", k=30
+    )
 
 
 @given(seed=st.integers(0, 1000))
@@ -157,7 +163,9 @@ def test_hidden_facts_overwrite_nothing(seed):
     seen = [message for message in messages if message.visible_to("ana")]
     with_hidden, without = filled(FlatFactMemory, messages), filled(FlatFactMemory, seen)
     for at in (None, START + timedelta(minutes=11)):
-        found = [{hit.id for hit in memory.search("alpha", asker="ana", k=99, at=at)} for memory in (with_hidden, without)]
+        found = [
+            {hit.id for hit in memory.search("alpha", asker="ana", k=99, at=at)} for memory in (with_hidden, without)
+        ]
         assert found[0] == found[1]
 
 
@@ -166,7 +174,9 @@ def test_dense_ranking_without_the_hidden_messages_is_the_same(seed, query):
     messages = chat(20, seed, hidden=3)
     seen = list(GroupChat(messages, on_bad_reply="ignore").visible_to("ana"))
     make = MEMORIES["dense"]
-    assert shown(filled(make, messages), query, asker="ana", k=30) == shown(filled(make, seen), query, asker="ana", k=30)
+    assert shown(filled(make, messages), query, asker="ana", k=30) == shown(
+        filled(make, seen), query, asker="ana", k=30
+    )
 
 
 @EVERY
@@ -267,7 +277,9 @@ def test_replace_get_remove_and_listing():
 def test_only_the_public_is_shown_to_no_asker():
     memory = BM25Memory(allow_unknown_asker=True)
     memory.add_many([Message("a", "alpha", "ana"), Message("b", "alpha", "bob", audience=frozenset({"cleo"}))])
-    found = {asker: {hit.id for hit in memory.search("alpha", asker=asker)} for asker in (None, "cleo", "bob", "stranger")}
+    found = {
+        asker: {hit.id for hit in memory.search("alpha", asker=asker)} for asker in (None, "cleo", "bob", "stranger")
+    }
     assert found == {None: {"a"}, "cleo": {"a", "b"}, "bob": {"a", "b"}, "stranger": {"a"}}
 
 
@@ -335,7 +347,10 @@ def test_keys_find_all_rows_in_both_parts():
         assert sorted(keys.rows(key)) == np.flatnonzero(values == key).tolist()
 
 
-@given(st.lists(st.lists(st.sampled_from("abcde"), max_size=6), min_size=1, max_size=30), st.lists(st.sampled_from("abcdef"), max_size=5))
+@given(
+    st.lists(st.lists(st.sampled_from("abcde"), max_size=6), min_size=1, max_size=30),
+    st.lists(st.sampled_from("abcdef"), max_size=5),
+)
 def test_remembered_postings_score_as_rank_bm25(documents, query):
     if not any(documents):
         return
@@ -388,7 +403,9 @@ def test_bm25_memory_is_rank_bm25():
     peer = rank_bm25.BM25Okapi([tokenize(message.content) for message in messages]).get_scores(
         ["alpha", "gamma", "instead"]
     )
-    assert {hit.id: round(hit.score, 12) for hit in hits} == {m.id: round(s, 12) for m, s in zip(messages, peer, strict=True)}
+    assert {hit.id: round(hit.score, 12) for hit in hits} == {
+        m.id: round(s, 12) for m, s in zip(messages, peer, strict=True)
+    }
 
 
 def test_hybrid_scores_are_reciprocal_ranks():
