@@ -201,3 +201,14 @@ def test_masked_steps_name_no_skill(skill_folders):
 
 def test_metrics_are_json(found):
     json.dumps(found.metrics, allow_nan=False)
+
+
+def test_minilm_reads_96_tokens_without_a_word_of_warning(recwarn):
+    encoded.minilm_encoder.cache_clear()
+    text = " ".join(["protein"] * 90)
+    rows = encoded.minilm_encoder()([f"{text} {'docking ' * 40}", f"{text} {'docking ' * 60}", "a tide table"])
+    assert rows.shape == (3, 384)
+    assert rows[0] == pytest.approx(rows[1], abs=1e-5)  # both are cut at the same token
+    assert np.linalg.norm(rows, axis=1) == pytest.approx(1, abs=1e-5)
+    assert not [one for one in recwarn if "tokens" in str(one.message)]
+    encoded.minilm_encoder.cache_clear()
