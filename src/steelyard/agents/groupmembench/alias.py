@@ -35,7 +35,7 @@ _CUE = (
     r"|,?\s*\(?(?:aka|a\.k\.a\.|also\s+(?:known|referred\s+to)\s+as|also\s+called)\s+)"
 )
 _GLOSSARY = re.compile(_OPEN + _TERM + _CUE + _TERM + r"(?=\s*(?:[.,;!?)\n]|$))", re.IGNORECASE)
-_PREFILTER = re.compile(r"=|mean|refer|stand|short for|same|another|alias|aka|a\.k\.a|also", re.IGNORECASE)
+_CUE_WORDS = frozenset("mean means refer refers stand stands short same another alias aka k also".split())  # noqa: SIM905
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -45,12 +45,12 @@ _LEAST_USES = 3  # of a phrase by the role that it belongs to
 _OWNED = 0.8  # share of a phrase's uses that this role makes
 
 
-def glossary_pairs(content: str) -> list[tuple[str, str]]:
+def glossary_pairs(content: str, tokens: Iterable[str] | None = None) -> list[tuple[str, str]]:
     """Return the pairs of names that a message says are the same, e.g. "X stands for Y", "X (aka Y)", "X = Y".
 
     Names are lower-cased tokens joined by spaces, without "the"; a name of filler words only is none.
     """
-    if _PREFILTER.search(content) is None:
+    if "=" not in content and _CUE_WORDS.isdisjoint(tokenize(content) if tokens is None else tokens):
         return []
     pairs = []
     for match in _GLOSSARY.finditer(content[:2000]):

@@ -41,14 +41,40 @@ def asks_for_current(query: str) -> bool:
     return _CURRENT.search(query) is not None
 
 
-def is_change(content: str) -> bool:
-    """Return whether the wording of a message changes something decided before."""
-    return _CHANGE.search(content) is not None
+# Words of which each pattern needs one: far cheaper to look for than the pattern itself, which has the last word.
+_CHANGE_WORDS = frozenset(
+    re.findall(
+        r"\S+",
+        """
+        instead rather longer any anymore change changed changes changing switch switched switching replace replaced
+        replaces replacing supersede superseded supersedes superseding override overrides overriding overridden revise
+        revised revising update updated updating scrap scrapped scrapping dropped dropping revert reverted reverting
+        reverse reversed reversing scratch correction plan reconsider reconsidered reconsidering move moved moving
+        abandon abandoned abandoning withdrawn withdraws
+        """,
+    )
+)
+_DECISION_WORDS = frozenset(
+    re.findall(
+        r"\S+",
+        """
+        decide decided decides deciding decision agree agreed agrees approve approved approval settle settled sign
+        signed commit committed go going went stick sticking proceed proceeding we plan final
+        """,
+    )
+)
 
 
-def is_decision(content: str) -> bool:
-    """Return whether the wording of a message decides something."""
-    return _DECISION.search(content) is not None
+def is_change(content: str, tokens: Iterable[str] | None = None) -> bool:
+    """Return whether the wording of a message, whose ``tokens`` may be given, changes something decided before."""
+    words = tokenize(content) if tokens is None else tokens
+    return not _CHANGE_WORDS.isdisjoint(words) and _CHANGE.search(content) is not None
+
+
+def is_decision(content: str, tokens: Iterable[str] | None = None) -> bool:
+    """Return whether the wording of a message, whose ``tokens`` may be given, decides something."""
+    words = tokenize(content) if tokens is None else tokens
+    return not _DECISION_WORDS.isdisjoint(words) and _DECISION.search(content) is not None
 
 
 class Names(Generic[Value]):

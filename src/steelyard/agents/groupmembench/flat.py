@@ -13,6 +13,7 @@ from steelyard.agents.bm25 import BM25Index, tokenize
 from steelyard.agents.groupmembench.columns import Ints
 from steelyard.agents.groupmembench.memory import Found, RankedMemory, Request
 from steelyard.agents.groupmembench.messages import Hit, Message
+from steelyard.agents.groupmembench.phrases import FastIndex
 from steelyard.agents.groupmembench.table import NEVER, Mask
 from steelyard.agents.ranking import top_k
 from steelyard.errors import InputError
@@ -73,7 +74,7 @@ class FlatFactMemory(RankedMemory):
                 raise InputError(f"{name} must be a callable or None, got {type(call).__name__}.")
         self.extract, self.decide = extract, decide
         self._facts: dict[Any, list[_Version]] = {}
-        self._index_at: tuple[int, int | None, BM25Index, list[_Version]] | None = None
+        self._index_at: tuple[int, int | None, BM25Index, list[_Version], Ints] | None = None
         self._numbers = 0
 
     def _prepare(self, messages: Sequence[Message]) -> list[list[str]]:
@@ -143,31 +144,31 @@ class FlatFactMemory(RankedMemory):
                 if last.text is not None:
                     yield last
 
-    def _indexed(self, instant: int | None) -> tuple[BM25Index, list[_Version]]:
+    def _indexed(self, instant: int | None) -> tuple[BM25Index, list[_Version], Ints]:
         if self._index_at is None or self._index_at[:2] != (self._table.version, instant):
             alive = sorted(self._alive(instant), key=lambda one: (int(self._table.keys[one.row]), one.text))
-            index = BM25Index()
+            index = FastIndex()
             index.add_many(tokenize(one.text or "") for one in alive)
-            self._index_at = (self._table.version, instant, index, alive)
+            rows = np.array([one.row for one in alive], np.int64)
+            self._index_at = (self._table.version, instant, index, alive, rows)
         return self._index_at[2:]
 
     def _rank(self, request: Request) -> list[Found]:
-        index, alive = self._indexed(request.instant)
+        index, alive, rows = self._indexed(request.instant)
         if not alive:
             return []
-        rows = np.array([one.row for one in alive])
         allowed = None if request.allowed is None else request.allowed[rows]
         scores = index.scores(tokenize(request.query))
-        ordered = top_k(scores, len(alive), np.arange(len(alive)), allowed=allowed).tolist()
         best: dict[int, Found] = {}
-        for place in ordered:  # a message with several facts is found once, by its best
-            found = Found(
-                alive[place].row, float(scores[place]), {"bm25": float(scores[place]), "fact": alive[place].text}
-            )
-            best.setdefault(found.row, found)
-            if len(best) == request.k:
-                break
-        return list(best.values())
+        wanted = request.k
+        while True:  # a message with several facts is found once, by its best
+            ordered = top_k(scores, wanted, np.arange(len(alive)), allowed=allowed).tolist()
+            for place in ordered:
+                score, text = float(scores[place]), alive[place].text
+                best.setdefault(alive[place].row, Found(alive[place].row, score, {"bm25": score, "fact": text}))
+            if len(best) >= request.k or len(ordered) < wanted:
+                return list(best.values())[: request.k]
+            best, wanted = {}, 4 * wanted
 
     def _hit(self, found: Found, seen: Mask | None) -> Hit:
         source = self._table.message(found.row)

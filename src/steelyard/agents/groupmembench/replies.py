@@ -64,18 +64,19 @@ class Links:
 
         Only seen rows lead upwards, and noise is passed by.
         """
-        above = self.parents[changes]
         found, parent = np.full(len(changes), -1), np.full(len(changes), -1)
+        active, above = np.arange(len(changes)), self.parents[changes]
         for _ in range(_DEPTH):
-            if seen is not None:
-                above = np.where((above >= 0) & seen[above], above, -1)
-            at = above >= 0
-            if not at.any():
+            on = above >= 0 if seen is None else (above >= 0) & seen[above]
+            active, above = active[on], above[on]
+            if not len(active):
                 break
-            real = at & ~noise[above]
-            parent = np.where(real & (parent < 0), above, parent)
-            found = np.where(real & decisions[above] & (found < 0), above, found)
-            above = np.where(at & (found < 0), self.parents[above], -1)
+            real = ~noise[above]
+            first = real & (parent[active] < 0)
+            parent[active[first]] = above[first]
+            hit = real & decisions[above]
+            found[active[hit]] = above[hit]
+            active, above = active[~hit], self.parents[above[~hit]]
         return np.where(found >= 0, found, parent)
 
 

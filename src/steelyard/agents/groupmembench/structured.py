@@ -132,17 +132,20 @@ class StructuredGroupMemory(RankedMemory):
         self._glossary: list[tuple[int, str, str]] = []
         self._cache: dict[Any, Any] = {}
 
-    def _prepare(self, messages: Sequence[Message]) -> tuple[Any, list[bool]]:
+    def _prepare(self, messages: Sequence[Message]) -> tuple[Any, list[list[str]], list[bool]]:
         vectors = None if self._vectors is None else self._vectors.encode([one.content for one in messages])
-        act = self.change_act
-        return vectors, [bool(act(one)) if act else cues.is_change(one.content) for one in messages]
+        tokens, act = [tokenize(one.content) for one in messages], self.change_act
+        if act is not None:
+            return vectors, tokens, [bool(act(one)) for one in messages]
+        pairs = zip(messages, tokens, strict=True)
+        return vectors, tokens, [cues.is_change(one.content, words) for one, words in pairs]
 
     def _index(self, messages: Sequence[Message], prepared: Any) -> None:
-        vectors, changes = prepared
+        vectors, tokens, changes = prepared
         if self._vectors is not None:
             self._vectors.extend(vectors)
         self._changes.extend(changes)
-        self._add_rows(len(self._table) - len(messages))
+        self._add_rows(len(self._table) - len(messages), [one.content for one in messages], tokens)
 
     def _keep(self, rows: Ints) -> None:
         changes = self._changes.values[rows]
@@ -150,14 +153,14 @@ class StructuredGroupMemory(RankedMemory):
             self._vectors.keep(rows)
         self._reset()
         self._changes.extend(changes)
-        self._add_rows(0)
+        texts = [self._table.content(row) for row in range(len(self._table))]
+        self._add_rows(0, texts, [tokenize(text) for text in texts])
 
-    def _add_rows(self, first: int) -> None:
-        texts = [self._table.content(row) for row in range(first, len(self._table))]
-        self._decisions.extend([cues.is_decision(text) for text in texts])
-        for row, text in enumerate(texts, first):
-            self._glossary += [(row, one, two) for one, two in glossary_pairs(text)]
-        self._words.add_many(map(tokenize, texts))
+    def _add_rows(self, first: int, texts: Sequence[str], tokens: Sequence[list[str]]) -> None:
+        self._decisions.extend([cues.is_decision(text, words) for text, words in zip(texts, tokens, strict=True)])
+        for row, (text, words) in enumerate(zip(texts, tokens, strict=True), first):
+            self._glossary += [(row, one, two) for one, two in glossary_pairs(text, words)]
+        self._words.add_many(tokens)
 
     def add_links(self, links: Iterable[tuple[str, str]]) -> None:
         """Take in (id, id) links beyond ``reply_to`` for the thread mode: a message may answer several ones."""
@@ -369,14 +372,18 @@ class StructuredGroupMemory(RankedMemory):
             self._links(), table, lent, scores, acts, seen=request.seen, boost=self.change_boost, factor=self.superseded
         )
         best = changed.rows[top_k(changed.scores, _RESTATED_AMONG, table.keys[changed.rows])].tolist()
-        words = {row: frozenset(tokenize(table.content(row))) for row in best}
         instants, channels, scaled = table.instants, table.channels.codes, changed.scores.copy()
-        for decision, change in sorted(changed.change_of.items()):
-            for row in best if decision in words else ():
-                if row in changed.change_of or row in changed.decision_of or channels[row] != channels[decision]:
+        words: dict[int, frozenset[str]] = {}
+        for decision in sorted(changed.change_of.keys() & set(best)):
+            change = changed.change_of[decision]
+            for row in best:
+                earlier = NEVER < instants[row] < instants[change] and channels[row] == channels[decision]
+                if not earlier or row in changed.change_of or row in changed.decision_of:
                     continue
-                earlier = NEVER < instants[row] < instants[change]
-                if earlier and len(words[row] & words[decision]) >= _RESTATED * len(words[row] | words[decision]):
+                for one in (row, decision):
+                    if one not in words:
+                        words[one] = frozenset(tokenize(table.content(one)))
+                if len(words[row] & words[decision]) >= _RESTATED * len(words[row] | words[decision]):
                     scaled[np.searchsorted(changed.rows, row)] *= self.superseded
                     changed.change_of[row] = change
         return changed._replace(scores=scaled)
