@@ -1,7 +1,7 @@
 """Differences in recall over all queries of a weighing at once, by a bootstrap over examples and plugins.
 
-Usage: python benchmarks/pooled_skills.py STORE WEIGHING…  It stands beside the paired figures over folds: whole clusters
-are drawn, never single queries, and clusters weigh alike. It also names the queries on which GoSkills loses most.
+Usage: python benchmarks/pooled_skills.py STORE WEIGHING…  It stands beside the paired figures over folds: whole
+clusters are drawn, never single queries, and clusters weigh alike. It also names those on which GoSkills loses most.
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ ABLATIONS = (
     _arm("no_backfill", "GoSkills without backfill", "ablation"),
     _arm("no_expansion", "GoSkills without support groups", "ablation"),
     _arm("no_groups", "GoSkills, groups of the anchor alone", "ablation"),
+    _arm("anchor_group", "GoSkills without backfill and support groups: the anchor group alone", "ablation"),
 )
 BASELINES = (
     _arm("vanilla", "All skills in context (no selection: tokens only)", "baseline"),

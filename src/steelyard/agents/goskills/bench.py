@@ -89,6 +89,7 @@ def makers(shelf: Shelf, anchors: SkillLibrary, embedder: Encoder | None) -> dic
         "no_backfill": ours(shelf.library, backfill=False),
         "no_expansion": ours(shelf.library, expand=False),
         "no_groups": ours(anchors),
+        "anchor_group": ours(shelf.library, backfill=False, expand=False),
     }
     for kind in RETRIEVERS:
         found[kind.name] = lambda budget, kind=kind: kind(shelf, budget=budget)  # type: ignore[misc]
