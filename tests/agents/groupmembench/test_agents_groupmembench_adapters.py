@@ -157,7 +157,7 @@ def test_langgraph_store_reads_writes_and_lists():
 def test_langgraph_store_hides_what_the_asker_may_not_see():
     store = graph_store("ana")
     assert store.get(("team", "audit"), "b") is None
-    assert [one.key for one in store.search((), query="ledger")][0] == "a"
+    assert store.search((), query="ledger")[0].key == "a"
     assert {one.key for one in store.search(())} == {"a", "c"}
     assert ("team", "audit") not in store.list_namespaces()
     store.delete(("team", "audit"), "b")

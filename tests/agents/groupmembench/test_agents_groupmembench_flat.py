@@ -102,7 +102,7 @@ def test_bad_decisions_are_one_clear_error(answer):
 @pytest.mark.parametrize("answer", ["a fact", 3, [1], None])
 def test_bad_extractions_are_one_clear_error(answer):
     memory = FlatFactMemory(extract=lambda message: answer)
-    with pytest.raises(InputError, match="extract must return.*'1'"):
+    with pytest.raises(InputError, match=r"extract must return.*'1'"):
         memory.add(say("1", "vendor"))
     assert len(memory) == 0
 

@@ -164,7 +164,7 @@ def test_deleting_says_when_a_reader_keeps_the_log(tmp_path, monkeypatch):
         reader = sqlite3.connect(tmp_path / "s.db")
         reader.execute("BEGIN")
         reader.execute("SELECT * FROM message").fetchone()
-        with pytest.raises(StoreError, match="another program kept reading|locked"):
+        with pytest.raises(StoreError, match=r"another program kept reading|locked"):
             store.delete_user("mallory")
         reader.close()
         store.delete_user("mallory")

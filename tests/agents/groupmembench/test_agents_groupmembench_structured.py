@@ -92,9 +92,13 @@ def test_speaker_first_person_and_named():
 
 
 def test_replies():
-    messages = [*FILLER, say("root", "who owns the ledger migration"), say("child", "Cleo, by Friday", "bob", 1, reply_to="root"),
-                say("noise", "lol", "bob", 2, reply_to="root", is_noise=True),
-                say("below", "thanks", "ana", 3, reply_to="noise")]  # fmt: skip
+    messages = [
+        *FILLER,
+        say("root", "who owns the ledger migration"),
+        say("child", "Cleo, by Friday", "bob", 1, reply_to="root"),
+        say("noise", "lol", "bob", 2, reply_to="root", is_noise=True),
+        say("below", "thanks", "ana", 3, reply_to="noise"),
+    ]
     memory = StructuredGroupMemory(alias_tau=None)
     memory.add_many(messages)
     hits = {hit.id: hit for hit in memory.search("ledger migration owner", k=4)}
@@ -247,6 +251,30 @@ def test_cues():
     names = cues.Names([("Evaluation", 1), ("Vendor Evaluation", 2), ("!", 3)])
     assert len(names) == 2
     assert names.find(["the", "vendor", "evaluation", "evaluation"]) == [(1, 3, {2}), (3, 4, {1})]
+
+
+ODD_WORDS = [
+    "instead",
+    "any",
+    "more",
+    "rather",
+    "than",
+    "no",
+    "longer",
+    "We'll",
+    "scratch",
+    "that",
+    "sign-off",
+    "MOVED",
+]
+ODD_WORDS += ["over", "plan", "new", "final", "the", "x", "update", "anymore"]
+
+
+@given(st.lists(st.sampled_from(ODD_WORDS), max_size=6), st.sampled_from([" ", "-", ", "]))
+def test_the_words_looked_for_first_miss_no_pattern(words, between):
+    text = between.join(words)
+    assert cues.is_change(text) == (cues._CHANGE.search(text) is not None)
+    assert cues.is_decision(text) == (cues._DECISION.search(text) is not None)
 
 
 @given(seed=st.integers(0, 10_000), hops=st.integers(0, 4), hidden=st.booleans())
