@@ -171,6 +171,20 @@ def test_self_consistency_of_the_simulator_changes_little():
     assert more == pytest.approx((ep.vote(state) == state.truth).mean(), abs=0.03)
 
 
+def test_skill_vote_is_the_likelihood_of_independent_agents():
+    """Against Bayes' rule written out: every option's likelihood when wrong answers are even."""
+    state, accuracy = started(500, 4, 3), np.array([0.4, 0.55, 0.7, 0.9])
+    hit = state.answers[:, :, None] == np.arange(3)
+    likelihood = np.where(hit, accuracy[:, None], (1 - accuracy[:, None]) / 2).prod(axis=1)
+    ordered = np.sort(likelihood, axis=1)
+    clear = ordered[:, -1] > ordered[:, -2] * (1 + 1e-6)
+    votes = policies.skill_vote(state, accuracy)
+    assert clear.sum() > 400
+    assert np.array_equal(votes[clear], likelihood.argmax(axis=1)[clear])
+    nobody = policies.skill_vote(state, np.full(4, 0.1))  # no record speaks for an agent: the tie order decides
+    assert np.array_equal(nobody, state.tie.argmin(axis=1))
+
+
 def test_one_agent():
     sim = SimAgents(1, 3)
     outcome = rollout(sim, policies.KeepAll(), batch=9, generator=generator("policies", "one", 0))

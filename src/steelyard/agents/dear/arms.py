@@ -29,6 +29,7 @@ TRAINED = (
 )
 FIXED = (
     _arm("best_single", "Best single agent, chosen on other debates", "baseline"),
+    _arm("skill_vote", "Vote weighted by each agent's record on other debates, no debate", "baseline"),
     _arm("vote", "Majority vote, no debate", "baseline"),
     _arm("confidence_vote", "Vote by stated confidence, no debate", "baseline"),
     _arm("self_consistency", "Self-consistency at DEAR's calls", "baseline"),

@@ -2,8 +2,8 @@
 
 A cell trains a controller on one stream of debates and judges it on another; the cell of ``dear`` plays all fixed
 policies on the same debates (see :mod:`steelyard.agents.dear.arms`), so differences pair. Settings come from
-``tuned.json``, found on the simulator's tuning streams by ``benchmarks/tune_dear.py`` with as many trials for every
-arm that has knobs.
+``tuned.json``, found on the simulator's tuning streams by ``benchmarks/tune_dear.py``, which tells how many trials each
+arm with knobs had.
 """
 
 from __future__ import annotations
@@ -85,11 +85,12 @@ BENCH = BenchSpec(
             blocks=(
                 Block(tasks=("sim",), arms=(*arms.PLAYED, *arms.ABLATIONS)),
                 Block(tasks=("committee", "control", "sim_mild"), arms=arms.PLAYED),
+                Block(tasks=("sim", "committee"), arms=("identity",), seeds=6),
                 Block(tasks=("recorded",), arms=arms.PLAYED, seeds=3, params={"episodes": 5_000}),
                 Block(tasks=("sweeps",), arms=arms.CURVE_NAMES, seeds=2),
             ),
             seeds=10,
-            work=_work(10 * 7 + 3 + 22, 10 * (4 * 9 + 3) + 27 + 100),
+            work=_work(10 * 7 + 12 + 3 + 22, 10 * (4 * 9 + 3) + 12 + 27 + 100),
             params=PARAMS,
             cell_seconds=300.0,
         ),

@@ -30,7 +30,8 @@ CARD = Card(
         "You look for accuracy: a fixed policy, critique-all with early stop, is as often right; it costs more.",
         "One model, no debate: weigh self-consistency at equal calls first, it needs no messages.",
         "You know which model is best, or its stated confidence means something: in the simulator the best single "
-        "agent, and a vote by confidence without debate, were right more often than DEAR, for a fraction of the calls.",
+        "agent, a vote weighted by each agent's record, and a vote by confidence, all without debate, were right more "
+        "often than DEAR, for a fraction of the calls.",
         "Your team answers unlike what the controller was trained on: record some debates of yours and train on them.",
     ),
     cost=(
@@ -64,10 +65,13 @@ CARD = Card(
         "The recording holds 20 questions of one small model under three prompts: one answer is 5 points. It tests the "
         "machinery and has no verdict; half of it trains the controller.",
         "Settings, the price of a call among them, were chosen on the simulator's tuning streams and hold for all "
-        "tasks; the ring and ReConcile had as many trials each. They are rivals at what the controller was tuned for.",
-        "In the simulator no plan of who speaks and whom to read, out of 100 two-round plans tried on tuning streams, "
-        "was right more than .2 points more often than critique-all with early stop, so a gain of half a point over it "
-        "is hardly to be had there without knowing who is who.",
+        "tasks. DEAR had four prices there, after some twenty trials of sizes and rates by hand; the ring had 27 "
+        "settings, ReConcile 9, all that it has; MAD and critique-all have none.",
+        "One early series of 100 two-round plans of who speaks and whom to read, tried on tuning streams, had none "
+        "that was right more than .2 points more often than critique-all with early stop. That is why half a point "
+        "over it may not be there to be had without knowing who is who; the series is no part of the bench.",
+        "A controller that knows who is who (identity) learns which agents to believe. Its fair rival knows that too: "
+        "a vote weighted by each agent's record on other debates, for no more than the first answers.",
         "Every trained seed counts, also one that ended in a poor policy; the raw rows show each.",
         "Self-consistency draws further first answers from the same beliefs; its samples in the simulator and the "
         "committee share an agent's errors, as an agent's own samples do.",

@@ -24,6 +24,7 @@ from steelyard.agents.dear.policies import (
     best_single_agent,
     random_answer,
     self_consistency,
+    skill_vote,
 )
 from steelyard.agents.dear.reward import Reward
 from steelyard.agents.dear.rollout import Outcome, rollout
@@ -137,10 +138,11 @@ def without_debate(cell: CellInput, where: Sides, outcome: Outcome) -> dict[str,
     first = where.train.start(
         len(where.train_items or ()) or 2_000, cell.rng("single"), items=where.train_items
     )  # other debates than those judged
-    best = int((first.answers == first.truth[:, None]).mean(axis=0).argmax())
+    record = (first.answers == first.truth[:, None]).mean(axis=0)
     agents = float(episodes.n_agents)
     found = {
-        "best_single": (best_single_agent(episodes, best) == episodes.truth, 1.0),
+        "best_single": (best_single_agent(episodes, int(record.argmax())) == episodes.truth, 1.0),
+        "skill_vote": (skill_vote(episodes, record) == episodes.truth, agents),
         "any_right": (any_agent_correct(episodes), agents),
     }
     if episodes.confidence is not None:

@@ -2,7 +2,8 @@
 
 A gain of half a point is the smallest worth having. "At least X" is told in two claims: not more than half a point
 below (the lower limit of the interval), and half a point above, which the verdict's stricter rule asks of the lower
-limit as well and not of the estimate alone (decision D16).
+limit as well and not of the estimate alone (decision D16). The claims on the controller that knows who is who were
+added later, from what tuning seeds showed.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import math
 from steelyard.card import Claim
 
 _HALF_POINT = 0.005
-_DEBATED = ("sim", "sim_mild", "committee")
+_DEBATED = ("sim", "sim_mild", "committee", "user")
+_TEAMS = ("sim", "committee")  # where the controller that knows who is who is trained
 _ACCURACY = "better accuracy than fixed topologies (second hand, no figure known)"
 _COST = "significantly fewer tokens than fixed topologies (second hand, no figure known)"
 _OURS = "not of the paper: an honest baseline"
@@ -36,6 +38,14 @@ def _against(arm: str, name: str, paper: str) -> tuple[Claim, Claim]:
             id=f"above_{arm}", text=f"DEAR's votes are right more often than those of {name}, by half a point or more",
             margin=_HALF_POINT, paper=paper, **common,
         ),
+    )  # fmt: skip
+
+
+def _with_identity(arm: str, name: str) -> Claim:
+    return Claim(
+        id=f"identity_above_{arm}", text="A controller that knows who is who is right more often than "
+        f"{name}, by half a point or more", metric="vote_accuracy", arm="identity", versus=arm, direction="higher",
+        margin=_HALF_POINT, tasks=_TEAMS, paper="not of the paper: for a team that stays the same",
     )  # fmt: skip
 
 
@@ -91,6 +101,14 @@ CLAIMS = (
         id="control_gains_nothing", text="Where debating cannot help, DEAR is as often right as the vote, within half "
         "a point", metric="vote_accuracy", arm="dear", versus="vote", direction="higher", kind="equivalence",
         margin=_HALF_POINT, tasks=("control",), paper="not of the paper: guards against a rigged simulator",
+    ),
+    _with_identity("critique_stop", "critique-all with early stop"),
+    _with_identity("skill_vote", "a vote weighted by each agent's record, without debate"),
+    _with_identity("dear", "DEAR that does not"),
+    Claim(
+        id="identity_cost_of_mad_stop", text="A controller that knows who is who costs fewer call-units than MAD with "
+        "early stop", metric="cost", arm="identity", versus="mad_stop", direction="lower", scale="log_ratio",
+        tasks=_TEAMS, paper="not of the paper: for a team that stays the same",
     ),
     _ablation("no_who", "of a controller that reads as many random peers"),
     _ablation("no_how", "of a controller whose agents always revise"),

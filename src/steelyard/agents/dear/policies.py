@@ -13,6 +13,7 @@ from steelyard.agents.dear.episodes import (
     Backend,
     Bools,
     Episodes,
+    Floats,
     Ints,
     State,
     StopRule,
@@ -189,6 +190,22 @@ def best_single_agent(episodes: Episodes, agent: int) -> Ints:
     if not 0 <= agent < episodes.n_agents:
         raise InputError(f"agent must be 0..{episodes.n_agents - 1}, not {agent}.")
     return episodes.history[0][:, agent]
+
+
+def skill_vote(episodes: Episodes, accuracy: Floats) -> Ints:
+    """Return int64 (B,): first answers voted on with each agent's record as its weight, ties by the tie order.
+
+    The weight is the log-odds of being right against one given wrong option, ln[a (K - 1) / (1 - a)], which is best
+    for agents that err independently and evenly; a record worse than chance counts nothing.
+
+    Args:
+        episodes: Started debates.
+        accuracy: float64 (N,), the share of right first answers of each agent on other questions than these.
+    """
+    share = np.clip(accuracy, 1e-3, 1 - 1e-3)
+    weights = np.maximum(np.log(share * (episodes.options - 1) / (1 - share)), 0.0)
+    given = episodes.history[0][..., None] == np.arange(episodes.options)
+    return argmax_by((np.rint(1e6 * weights)[:, None] * given).sum(axis=1), episodes.tie)  # whole numbers: exact ties
 
 
 def random_answer(episodes: Episodes, generator: np.random.Generator) -> Ints:

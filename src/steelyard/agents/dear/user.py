@@ -151,9 +151,10 @@ def debated(
         made = results if name == "dear" else made
         metrics |= flat(name, _figures(asked, results, len(agents)))
     samples = []
-    for row, result in zip(asked, made, strict=True):
+    for number, (row, result) in enumerate(zip(asked, made, strict=True)):
         calls = len(agents) if result is None else result.calls
-        team = [agents[place % len(agents)] for place in range(calls)]
+        left_over = [agents[(place + number) % len(agents)] for place in range(calls - len(agents))]
+        team = [*agents, *left_over]  # of samples left over each question gives the first one to another agent
         samples.append(held(KeepAll(), team, row, 0))
     metrics |= flat("self_consistency", _figures(asked, samples, len(agents)))
     metrics["train_cpu"] = seconds
