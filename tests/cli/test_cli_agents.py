@@ -10,6 +10,7 @@ import pytest
 from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
+from steelyard.agents import Message
 from steelyard.cli import agents_debate, agents_memory, agents_skills
 
 MESSAGES = [
@@ -63,7 +64,7 @@ def test_every_help_has_an_example(steelyard, group, name):
 
 def test_a_chat_is_indexed_once_and_searched_for_one_person(steelyard, chat):
     code, out, _ = steelyard("agents", "memory", "index", chat, "team.db")
-    assert (code, out) == (0, "3 messages added, 0 were known; 3 in team.db\n")
+    assert (code, out) == (0, "3 messages added, 0 known already; 3 in team.db\n")
     _, out, _ = steelyard("agents", "memory", "index", chat, "team.db", "--json")
     assert json.loads(out) == {"added": 0, "known": 3, "messages": 3}
     _, out, _ = steelyard("agents", "memory", "search", "team.db", "cutover password", "--asker", "bob", "--json")
@@ -96,10 +97,15 @@ def test_what_a_person_wrote_can_be_deleted(steelyard, chat):
     ("words", "said"),
     [
         (("search", "none.db", "x"), "no such memory"),
-        (("search", "team.db", "x", "--asker", "zed"), "zed"),
+        (("search", "team.db", "x", "--asker", "zed"), "Leave --asker out to search what is public"),
+        (("search", "team.db", "x", "--asker", "anne"), "Did you mean 'ann'?"),
+        (("forget", "chat.jsonl", "--author", "bob"), "chat.jsonl is no memory"),
+        (("index", "team.db", "chat.jsonl"), "chat.jsonl is no memory; did you swap CHAT and MEMORY?"),
+        (("index", "team.db", "new.db"), "team.db is a memory and no chat; did you swap CHAT and MEMORY?"),
+        (("index", "chat.jsonl", "chat.jsonl"), "did you swap CHAT and MEMORY?"),
         (("search", "team.db", " "), "query"),
         (("search", "team.db", "x", "--kind", "magic"), "--kind must be one of"),
-        (("search", "chat.jsonl", "x"), "chat.jsonl"),
+        (("search", "chat.jsonl", "x"), "chat.jsonl is no memory"),
         (("index", "chat.jsonl", "other.db", "--format", "fax"), "--format must be one of"),
         (("index", "shelf.xyz", "other.db"), "--format"),
         (("index", "absent.jsonl", "other.db"), "absent.jsonl"),
@@ -115,6 +121,49 @@ def test_wrong_use_of_a_memory_is_one_sentence(steelyard, chat, words, said):
     assert said in err
     assert err.startswith("steelyard: ")
     assert err.count("\n") == 1
+    assert "allow_unknown_asker" not in err
+
+
+def test_a_chat_without_messages_says_so(steelyard, tmp_path):
+    (tmp_path / "empty.jsonl").touch()
+    code, out, err = steelyard("agents", "memory", "index", "empty.jsonl", "team.db")
+    assert (code, out) == (0, "0 messages added, 0 known already; 0 in team.db\n")
+    assert "empty.jsonl holds no messages" in err
+    assert steelyard("agents", "memory", "search", "team.db", "x")[2] == "nothing found\n"
+
+
+def test_one_message_is_one_message(steelyard, tmp_path):
+    (tmp_path / "one.jsonl").write_text(json.dumps(MESSAGES[0]) + "\n")
+    assert steelyard("agents", "memory", "index", "one.jsonl", "one.db")[1].startswith("1 message added, ")
+    assert steelyard("agents", "memory", "forget", "one.db", "--author", "ann")[1] == "1 message of ann deleted\n"
+
+
+@pytest.mark.parametrize("kind", ["bm25", "header", "flat", "structured"])
+@pytest.mark.parametrize("others", [[], ["lunch at noon"], ["the cutover is red", "the cutover is late"]])
+def test_a_match_is_found_in_a_memory_of_few_messages(kind, others):
+    memory = agents_memory.make_memory(kind)
+    texts = ["the cutover is monday", *others]
+    memory.add_many([Message(str(place), text, "ann") for place, text in enumerate(texts)])
+    found = {hit.id for hit in agents_memory.found_in(memory, "cutover monday", k=5)}
+    assert found == {str(place) for place, text in enumerate(texts) if "cutover" in text}
+    assert agents_memory.found_in(memory, "cutover monday", k=1)[0].id in found
+    assert agents_memory.found_in(memory, "zebra", k=5) == []
+
+
+def test_what_shares_nothing_with_the_query_is_not_found(steelyard, chat):
+    steelyard("agents", "memory", "index", chat, "team.db")
+    _, out, err = steelyard("agents", "memory", "search", "team.db", "password", "--asker", "ann", "--top", "9")
+    assert out.count("\n") == 1
+    assert "tulip" in out
+    code, out, err = steelyard("agents", "memory", "search", "team.db", "zebra")
+    assert (code, out, err) == (0, "", "nothing found\n")
+
+
+def test_a_name_that_wrote_nothing_is_answered_with_the_closest(steelyard, chat):
+    steelyard("agents", "memory", "index", chat, "team.db")
+    forget = ("agents", "memory", "forget", "team.db", "--author")
+    assert steelyard(*forget, "bobb")[:2] == (0, "0 messages of bobb deleted. Did you mean 'bob'?\n")
+    assert steelyard(*forget, "zzz")[:2] == (0, "0 messages of zzz deleted\n")
 
 
 def test_a_chat_is_recognised_by_its_name(tmp_path):
@@ -211,6 +260,24 @@ def test_wrong_use_of_a_debate_is_one_sentence(steelyard, monkeypatch, words, sa
     assert err.count("\n") == 1
 
 
+def test_a_question_in_the_place_of_a_command_is_told_to_use_ask(steelyard):
+    code, out, err = steelyard("agents", "debate", "Which is larger?")
+    assert (code, out) == (2, "")
+    assert "no command 'Which is larger?'; a question goes with `ask`" in err
+    assert err.count("\n") == 1
+
+
+def test_a_problem_that_comes_again_is_counted(steelyard):
+    dead = ("--endpoint", "http://127.0.0.1:1/v1", "--model", "m", "--option", "a", "--option", "b")
+    code, out, err = steelyard("agents", "debate", "ask", "q?", *dead)
+    assert (code, out) == (1, "")
+    assert err.count("cannot be reached") == 1
+    assert "2 more calls with the problem of agent-1 in round 0" in err
+    assert "steelyard: no agent has an answer in the first round; the reasons are above" in err
+    _, _, err = steelyard("agents", "debate", "ask", "q?", *dead, "--json")
+    assert "cannot be reached" in err
+
+
 def mcp(shelf, tmp_path, *more):
     words = ["-m", "steelyard.cli.main", "mcp", "--skills", str(shelf), "--memory", str(tmp_path / "m.db"), *more]
     return StdioServerParameters(command=sys.executable, args=words, cwd=str(tmp_path))
@@ -224,17 +291,21 @@ def test_the_real_client_talks_to_the_server_over_standard_input_and_output(shel
             rows = [{"id": "1", "content": "the tulip is red", "author": "ann", "audience": ["bob"]}]
             added = await client.call_tool("memory_add", {"messages": rows})
             twice = await client.call_tool("memory_add", {"messages": rows})
+            bare = [{"content": "noon", "author": "ann"}, {"id": "3", "content": "lunch", "author": "ann"}]
+            nameless = await client.call_tool("memory_add", {"messages": bare})
             seen = await client.call_tool("memory_search", {"query": "tulip", "asker": "bob"})
             hidden = await client.call_tool("memory_search", {"query": "tulip", "asker": "eve"})
             nobody = await client.call_tool("memory_search", {"query": "tulip"})
             outside = await client.call_tool("weigh", {"method": "goskills", "data": "../../etc"})
             unknown = await client.call_tool("weigh", {"method": "absent"})
-        return names, skills, added, twice, seen, hidden, nobody, outside, unknown
+        return names, skills, added, twice, nameless, seen, hidden, nobody, outside, unknown
 
-    names, skills, added, twice, seen, hidden, nobody, outside, unknown = anyio.run(talk)
+    names, skills, added, twice, nameless, seen, hidden, nobody, outside, unknown = anyio.run(talk)
     assert names == {"retrieve_skills", "memory_add", "memory_search", "weigh"}
     assert "plot-maker" in skills.structured_content["skills"]
-    assert added.structured_content == {"added": 1}
+    assert added.structured_content == {"added": 1, "ids": ["1"]}
+    assert nameless.structured_content["added"] == 2
+    assert [len(name) for name in nameless.structured_content["ids"]] == [32, 1]
     assert twice.is_error
     assert "there twice" in twice.content[0].text
     assert [hit["id"] for hit in seen.structured_content["hits"]] == ["1"]
@@ -259,7 +330,7 @@ def test_a_server_with_an_asker_serves_that_person_only(shelf, tmp_path):
     assert "weigh" not in names
     assert "'bob' only" in other.content[0].text
     assert "'bob' only" in forged.content[0].text
-    assert own.structured_content == {"added": 1}
+    assert own.structured_content == {"added": 1, "ids": ["1"]}
     assert [hit["author"] for hit in seen.structured_content["hits"]] == ["bob"]
 
 
@@ -268,6 +339,7 @@ def test_a_server_with_an_asker_serves_that_person_only(shelf, tmp_path):
     [
         (("--no-weigh",), "nothing to serve"),
         (("--asker", "bob"), "--memory"),
+        (("--memory", "absent/deep/x.db"), "--memory: there is no folder absent/deep"),
         (("--root", "absent"), "no folder"),
         (("--skills", "absent"), "absent"),
     ],
@@ -277,6 +349,13 @@ def test_wrong_use_of_the_server_is_one_sentence(steelyard, words, said):
     assert (code, out) == (2, "")
     assert said in err
     assert err.count("\n") == 1
+
+
+def test_on_standard_input_the_server_says_what_it_serves(shelf, tmp_path):
+    words = [*mcp(shelf, tmp_path, "--no-weigh").args]
+    ended = subprocess.run([sys.executable, *words], cwd=tmp_path, input="", capture_output=True, text=True, timeout=60)
+    told = "serving on standard input and output; tools: retrieve_skills, memory_add, memory_search\n"
+    assert (ended.stdout, ended.stderr.removeprefix("steelyard: ")) == ("", told)
 
 
 def test_over_http_the_server_says_where_it_is(shelf, tmp_path):

@@ -24,7 +24,7 @@ class Memory:
 
     def add(self, rows):
         self.rows += rows
-        return len(rows)
+        return [row["id"] or "made" for row in rows]
 
     def search(self, query, asker, k):
         self.asked.append((query, asker, k))
@@ -37,8 +37,10 @@ class Weigh:
         self.calls = []
         self.wait = None
 
-    def __call__(self, method, **keywords):
+    def __call__(self, method, on_progress, **keywords):
         self.calls.append((method, keywords))
+        for done in (0, 1, 1, 2):
+            on_progress(SimpleNamespace(done=done, failed=0, total=2))
         if self.wait is not None:
             self.wait.wait(20)
         claim = SimpleNamespace(text="better")

@@ -56,7 +56,7 @@ def test_results_come_as_structured_content(parts):
     assert contract.structured_content["skills"] == ["plot", "table"]
     assert skills.asked == [("plot a table", 3, "json")]
     rows = [{"id": "1", "content": "hello", "author": "ann", "audience": ["bob"]}]
-    assert call(server, "memory_add", {"messages": rows}).structured_content == {"added": 1}
+    assert call(server, "memory_add", {"messages": rows}).structured_content == {"added": 1, "ids": ["1"]}
     assert memory.rows[0]["audience"] == ["bob"]
     found = call(server, "memory_search", {"query": "hello", "asker": "bob", "k": 2})
     assert found.structured_content["hits"][0]["id"] == "1"
@@ -94,8 +94,41 @@ def test_without_an_asker_the_source_is_asked_for_public_messages_only(parts):
     ],
 )
 def test_fields_have_caps(parts, name, arguments, what):
-    assert what in said(call(make_server(*parts), name, arguments))
+    sentence = said(call(make_server(*parts), name, arguments))
+    assert sentence.startswith(f"{name}: ")
+    assert what in sentence
+    assert "pydantic" not in sentence
+    assert "\n" not in sentence
+    assert "xxx" not in sentence  # values are the caller's, and long
     assert parts[2].calls == []
+
+
+def test_an_error_names_few_of_many_wrong_fields(parts):
+    rows = [{"content": "x"}] * 9
+    sentence = said(call(make_server(*parts), "memory_add", {"messages": rows}))
+    assert sentence.startswith("memory_add: messages.0.author: Field required; messages.1.author: ")
+    assert sentence.endswith("; and 4 more")
+
+
+def test_an_id_may_be_left_out(parts):
+    _, memory, _ = parts
+    added = call(make_server(memory=memory), "memory_add", {"messages": [{"content": "hi", "author": "ann"}]})
+    assert added.structured_content == {"added": 1, "ids": ["made"]}
+    assert memory.rows[0]["id"] is None
+
+
+def test_a_weighing_tells_how_many_cells_have_ended(parts):
+    told = []
+
+    async def note(progress, total, message):
+        told.append((progress, total, message))
+
+    async def ask():
+        async with Client(make_server(weigh=parts[2])) as client:
+            return await client.call_tool("weigh", {"method": "nfi"}, progress_callback=note)
+
+    assert not anyio.run(ask).is_error
+    assert told == [(float(done), 2.0, f"{done} of 2 cells") for done in (0, 1, 2)]
 
 
 def test_an_error_on_purpose_reaches_the_caller_and_any_other_is_masked(parts):

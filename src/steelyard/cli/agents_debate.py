@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+import typer.core
 
-from steelyard.cli.command import Command, JsonOption, print_json
+from steelyard.cli.command import Command, JsonOption, print_json, several
 from steelyard.cli.local_model import local_model
 from steelyard.errors import InputError
 from steelyard.extras import require
@@ -16,8 +18,28 @@ from steelyard.models.paths import printable
 
 CONTROLLERS = ("critique", "all", "ring", "vote", "dear")
 
+
+class _AskHint(typer.core.TyperGroup):
+    """The group ``debate``; a question in the place of a command is answered with the command that takes it."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that ``args`` name.
+
+        Raises:
+            InputError: There is none of this name.
+        """
+        if args and not args[0].startswith("-") and args[0] not in self.commands:
+            raise InputError(
+                f"debate has no command '{args[0][:80]}'; a question goes with `ask`: "
+                "steelyard agents debate ask QUESTION"
+            )
+        return super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
-    no_args_is_help=True, help="Debate among language models: who reads whom, how each answers, when to stop."
+    cls=_AskHint,
+    no_args_is_help=True,
+    help="Debate among language models: who reads whom, how each answers, when to stop.",
 )
 
 
@@ -90,35 +112,67 @@ def ask(
     """Ask several agents, let them read each other, and print the answer that they come to."""
     team = models_of(endpoint or [], model or [], agents)
     regulated = make_controller(controller, weights)
-    debate = require("steelyard.agents", "agents").Debate(
+    teller = _Teller()
+    library = require("steelyard.agents", "agents")
+    debate = library.Debate(
         team,
         regulated,
         rounds=rounds,
         seed=seed,
         timeout=timeout,
         max_new_tokens=max_tokens,
-        on_turn=None if json else _show_turn,
+        on_turn=None if json else teller.turn,
     )
-    result = debate.run(question, option or None)
+    try:
+        result = debate.run(question, option or None)
+    except library.DebateError as error:
+        if json:
+            raise
+        rounds_run = f"in round {teller.round}" if teller.round else "in the first round"
+        raise library.DebateError(f"no agent has an answer {rounds_run}; the reasons are above") from error
+    finally:
+        teller.close()
     if json:
         print_json(_as_json(result))
         return
     typer.echo(f"answer: {printable(result.answer)}")
     votes = ", ".join(f"{printable(name)} {count}" for name, count in result.votes.items())
-    failed = "".join(f", {count} calls failed ({kind})" for kind, count in result.failures.items())
+    failed = "".join(f", {several(count, 'call')} failed ({kind})" for kind, count in result.failures.items())
     typer.echo(f"votes: {votes or 'none'}{f', {result.unanswered} without an answer' if result.unanswered else ''}")
     exact = "" if result.tokens.exact else "about "
     typer.echo(
-        f"{result.calls} calls, {exact}{result.tokens.total:,} tokens, {result.rounds_run} rounds, "
+        f"{several(result.calls, 'call')}, {exact}{several(result.tokens.total, 'token')}, "
+        f"{several(result.rounds_run, 'round')}, "
         f"ended by: {result.stopped_by}{failed}"
     )
 
 
-def _show_turn(turn: Any) -> None:
-    """Say on standard error what one agent answered, in one line."""
-    read = f", read {', '.join(turn.read)}" if turn.read else ""
-    said = turn.answer if turn.answer is not None else f"no answer ({turn.problem})"
-    typer.echo(f"round {turn.round}: {turn.agent} ({turn.behaviour}{read}): {printable(said)[:200]}", err=True)
+class _Teller:
+    """Says on standard error what each agent answers, a line a turn; a problem that comes again is only counted."""
+
+    def __init__(self) -> None:
+        self.round = 0  # of the last turn
+        self._first: dict[str, str] = {}
+        self._again: Counter[str] = Counter()
+
+    def turn(self, turn: Any) -> None:
+        """Tell of one turn."""
+        self.round = turn.round
+        if turn.answer is None:
+            if turn.problem in self._first:
+                self._again[turn.problem] += 1
+                return
+            self._first[turn.problem] = f"{turn.agent} in round {turn.round}"
+        read = f", read {', '.join(turn.read)}" if turn.read else ""
+        said = turn.answer if turn.answer is not None else f"no answer ({turn.problem})"
+        typer.echo(f"round {turn.round}: {turn.agent} ({turn.behaviour}{read}): {printable(said)[:200]}", err=True)
+
+    def close(self) -> None:
+        """Say how often each problem came again."""
+        for problem, first in self._first.items():
+            count = self._again[problem]
+            if count:
+                typer.echo(f"{several(count, 'more call')} with the problem of {printable(first)}", err=True)
 
 
 def _as_json(result: Any) -> dict[str, Any]:

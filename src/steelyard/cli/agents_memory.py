@@ -7,15 +7,17 @@ from typing import Annotated, Any
 
 import typer
 
-from steelyard.cli.command import Command, JsonOption, print_json
+from steelyard.cli.command import Command, JsonOption, print_json, several
 from steelyard.cli.progress import counted
-from steelyard.errors import InputError
+from steelyard.errors import InputError, did_you_mean
 from steelyard.extras import require
 from steelyard.models.paths import printable
 
 FORMATS = ("auto", "jsonl", "slack", "discord", "irc", "groupmembench")
 MEMORIES = ("structured", "bm25", "header", "flat", "dense", "hybrid")
 _SHOWN = 160  # characters of a message on a terminal
+_LOOKED_AT = 50  # hits that are looked at: in a memory of a few messages a match may rank below what shares no word
+_SQLITE = b"SQLite format 3\0"  # how the file of a memory begins
 
 MemoryArgument = Annotated[
     Path, typer.Argument(metavar="MEMORY", help="The memory's file (SQLite).", show_default=False)
@@ -81,12 +83,43 @@ def remembering(path: Path, kind: str = "structured", **options: Any) -> tuple[A
     return store, store.attach(make_memory(kind, **options))
 
 
+def found_in(memory: Any, query: str, *, k: int, **asked: Any) -> list[Any]:
+    """Return the best ``k`` hits of a memory that have to do with the query; ``asked`` is what ``search`` takes.
+
+    A memory fills its list with messages that score nothing: they are dropped. In a memory of a few messages BM25 gives
+    zero or less to a word that half of them have (the only message of a memory scores below zero), so a hit that shares
+    a word with the query stays whatever it scores.
+    """
+    words = require("steelyard.agents.bm25", "agents").tokenize
+    asked_for = set(words(query))
+    hits = memory.search(query, k=max(k, _LOOKED_AT), **asked)
+    return [hit for hit in hits if hit.score > 0 or not asked_for.isdisjoint(words(hit.message.content))][:k]
+
+
 def _existing(path: Path) -> Path:
+    make = "`steelyard agents memory index CHAT MEMORY` makes one"
     if not path.is_file():
-        raise InputError(
-            f"{printable(str(path))}: no such memory; make one with `steelyard agents memory index CHAT MEMORY`"
-        )
+        raise InputError(f"{printable(str(path))}: no such memory; {make}")
+    if not _may_be_memory(path):
+        raise InputError(f"{printable(str(path))} is no memory; {make}, did you give the chat itself?")
     return path
+
+
+def _may_be_memory(path: Path) -> bool:
+    """Return whether a file is empty or a database."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_SQLITE)) in (b"", _SQLITE)
+    except OSError:
+        return True  # opening it as what it should be says why it cannot be read
+
+
+def _check_order(chat: Path, memory: Path) -> None:
+    """Refuse a chat in the place of the memory, or a memory in the place of the chat."""
+    if memory.is_file() and not _may_be_memory(memory):
+        raise InputError(f"{printable(str(memory))} is no memory; did you swap CHAT and MEMORY?")
+    if chat.is_file() and chat.stat().st_size and _may_be_memory(chat):
+        raise InputError(f"{printable(str(chat))} is a memory and no chat; did you swap CHAT and MEMORY?")
 
 
 def index(
@@ -98,7 +131,10 @@ def index(
     json: JsonOption = False,
 ) -> None:
     """Put the messages of a chat into a memory; those that it holds already are left as they are."""
+    _check_order(chat, memory)
     messages = list(read_chat(chat, format))
+    if not messages:
+        typer.echo(f"{printable(str(chat))} holds no messages", err=True)
     store = require("steelyard.agents", "agents").MemoryStore(memory)
     known = {message.id for message in store.messages()}
     new = [message for message in messages if message.id not in known]
@@ -110,7 +146,8 @@ def index(
         print_json({"added": len(new), "known": len(messages) - len(new), "messages": len(store)})
         return
     typer.echo(
-        f"{len(new)} messages added, {len(messages) - len(new)} were known; {len(store)} in {printable(str(memory))}"
+        f"{several(len(new), 'message')} added, {len(messages) - len(new):,} known already; "
+        f"{len(store):,} in {printable(str(memory))}"
     )
 
 
@@ -120,14 +157,21 @@ def search(
     asker: Annotated[
         str | None, typer.Option("--asker", help="Who asks. Default: nobody, so only what everyone may see.")
     ] = None,
-    k: Annotated[int, typer.Option("-k", min=1, help="How many messages.")] = 10,
+    k: Annotated[int, typer.Option("--top", "-k", min=1, help="How many messages.")] = 10,
     kind: KindOption = "structured",
     at: Annotated[str | None, typer.Option("--at", metavar="TIME", help="Answer as of then (ISO 8601).")] = None,
     json: JsonOption = False,
 ) -> None:
     """Search a memory on behalf of one person: what that person may not see is never returned."""
-    _, found = remembering(_existing(memory), kind)
-    hits = found.search(query, asker=asker, k=k, at=at)
+    store, found = remembering(_existing(memory), kind)
+    try:
+        hits = found_in(found, query, asker=asker, k=k, at=at)
+    except require("steelyard.agents", "agents").UnknownUserError:
+        known = {name for message in store.messages() for name in (message.author, *(message.audience or ()))}
+        raise InputError(
+            f"--asker: {asker!r:.80} neither wrote a message nor is in an audience.{did_you_mean(asker or '', known)} "
+            "Leave --asker out to search what is public"
+        ) from None
     if json:
         print_json([_hit(hit) for hit in hits])
         return
@@ -153,11 +197,13 @@ def forget(
     json: JsonOption = False,
 ) -> None:
     """Delete every message that a person wrote, from the file too."""
-    removed = require("steelyard.agents", "agents").MemoryStore(_existing(memory)).delete_user(author)
+    store = require("steelyard.agents", "agents").MemoryStore(_existing(memory))
+    removed = store.delete_user(author)
     if json:
         print_json({"deleted": removed})
         return
-    typer.echo(f"{removed} messages of {printable(author)} deleted")
+    hint = "" if removed else did_you_mean(author, {message.author for message in store.messages()})
+    typer.echo(printable(f"{several(removed, 'message')} of {author} deleted{'.' if hint else ''}{hint}"))
 
 
 def bench(
@@ -171,7 +217,7 @@ def bench(
         typer.Option("--endpoint", metavar="URL", help="OpenAI-compatible reader and judge. Default: offline."),
     ] = None,
     model: Annotated[str | None, typer.Option("--model", help="The model's name at the endpoint.")] = None,
-    k: Annotated[int, typer.Option("-k", min=1, help="Messages that the reader is given.")] = 10,
+    k: Annotated[int, typer.Option("--top", "-k", min=1, help="Messages that the reader is given.")] = 10,
     json: JsonOption = False,
 ) -> None:
     """Run the paper's protocol on a domain of its release: accuracy by question type, micro and macro averages.

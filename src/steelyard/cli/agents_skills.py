@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from steelyard.cli.command import Command, JsonOption, print_json
+from steelyard.cli.command import Command, JsonOption, print_json, several
 from steelyard.extras import require
 from steelyard.models.paths import printable
 
@@ -63,10 +63,10 @@ def index(
     if json:
         print_json({"skills": len(library), "edges": counts, "groups": len(library.groups), "problems": problems})
         return
-    typer.echo(f"{len(library)} skills, {len(library.groups)} groups")
+    typer.echo(f"{several(len(library), 'skill')}, {several(len(library.groups), 'group')}")
     typer.echo("links: " + ", ".join(f"{count} {kind}" for kind, count in counts.items()))
     if problems:
-        typer.echo(f"{len(problems)} findings:")
+        typer.echo(f"{several(len(problems), 'finding')}:")
     for problem in problems[:_SHOWN]:
         where = f"{problem['path']}:{problem['line']}" if problem["line"] else problem["path"]
         typer.echo(f"  {where}: {problem['what']}" + (" (left out)" if problem["lost"] else ""))

@@ -34,6 +34,11 @@ class Command(NamedTuple):
         app.command(self.name, epilog=f"Example: `{self.example}`", context_settings=self.context)(self.call)
 
 
+def several(count: int, noun: str) -> str:
+    """Return ``count`` and the noun, in the plural unless there is one."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def print_json(value: Any) -> None:
     """Print ``value`` as JSON, one document."""
     typer.echo(json.dumps(value, indent=1))

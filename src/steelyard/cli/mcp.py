@@ -6,17 +6,19 @@ import contextlib
 import os
 import socket
 import sys
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from steelyard.cli.agents_memory import remembering
+from steelyard.cli.agents_memory import found_in, remembering
 from steelyard.cli.agents_skills import open_library
 from steelyard.cli.command import Command, quiet_libraries
 from steelyard.errors import InputError
 from steelyard.extras import require
+from steelyard.models.paths import printable
 
 
 class SkillTool:
@@ -42,27 +44,32 @@ class MemoryTool:
     """A memory file and its index, kept in step; ``asker`` is who asks and writes, whatever clients say."""
 
     def __init__(self, path: Path, asker: str | None = None) -> None:
+        if not path.parent.is_dir():
+            folder = printable(str(path.parent))[:200]
+            raise InputError(f"--memory: there is no folder {folder}; make it first, or name another file")
         self._agents = require("steelyard.agents", "agents")
         self._store, self._memory = remembering(path, allow_unknown_asker=True)
         self._asker = asker
 
-    def add(self, rows: Sequence[Mapping[str, Any]]) -> int:
-        """Store messages, all or none; they are on disk when this returns."""
+    def add(self, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+        """Store messages, all or none, and return their ids; they are on disk when this returns."""
         messages = [self._message(row) for row in rows]
-        return int(self._store.add_many(messages))
+        self._store.add_many(messages)
+        return [message.id for message in messages]
 
     def _message(self, row: Mapping[str, Any]) -> Any:
         author, audience = row["author"], row["audience"]
         if self._asker is not None and author != self._asker:
-            raise InputError(f"message {row['id']!r:.80}: this server adds messages of {self._asker!r} only")
-        return self._agents.Message(**{**row, "audience": None if audience is None else frozenset(audience)})
+            raise InputError(f"message by {author!r:.80}: this server adds messages of {self._asker!r} only")
+        id_ = uuid.uuid4().hex if row["id"] is None else row["id"]
+        return self._agents.Message(**{**row, "id": id_, "audience": None if audience is None else frozenset(audience)})
 
     def search(self, query: str, asker: str | None, k: int) -> list[Mapping[str, Any]]:
         """Return the best messages that the asker may see."""
         if self._asker is not None and asker not in (None, self._asker):
             raise InputError(f"asker: this server searches for {self._asker!r} only")
         self._store.refresh()  # another process may have added to the file, or deleted from it
-        hits = self._memory.search(query, asker=self._asker or asker, k=k)
+        hits = found_in(self._memory, query, asker=self._asker or asker, k=k)
         return [
             {
                 "id": hit.id,
@@ -106,6 +113,8 @@ def serve_mcp(
     if http:
         _serve_http(served, server, port)
     else:
+        tools = ", ".join(served.tool_names(server))
+        typer.echo(f"steelyard: serving on standard input and output; tools: {tools}", err=True)
         server.run("stdio")
 
 

@@ -58,6 +58,7 @@ def weigh(
     arms: Sequence[str] | None = None,
     store: str | os.PathLike[str] | None = None,
     jobs: int | None = None,
+    on_progress: runner.OnProgress | None = None,
     **bench_options: Any,
 ) -> Weighing:
     """Weigh a method against its baselines, and judge its claims.
@@ -71,6 +72,8 @@ def weigh(
         arms: Names of arms to run; None runs all of the profile.
         store: SQLite file; what it holds is not run again. None: ``STEELYARD_STORE``, else ``.steelyard/store.db``.
         jobs: Worker processes; None: one per core.
+        on_progress: Called with the counts of cells (``done``, ``failed``, ``total``) several times a second, in this
+            thread; None: progress is shown on standard error.
         **bench_options: What the bench takes beside the data, e.g. ``group="region", label="y"``.
 
     Returns:
@@ -85,6 +88,6 @@ def weigh(
     with Store(store_path(store), check=True) as opened:
         plan = make_plan(id, opened, data, profile, seeds, arms, bench_options)
         plan.save(opened)
-        with shown() as on_progress:
-            runner.run(opened, [plan.id], jobs, on_progress)
+        with shown(quiet=on_progress is not None) as shows:
+            runner.run(opened, [plan.id], jobs, on_progress or shows)
         return Weighing(read_results(opened, plan.id))
