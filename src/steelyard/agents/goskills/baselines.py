@@ -125,7 +125,7 @@ class ClauseHybridRetriever(Retriever):
         parts = clauses(task)
         rankings = []
         for part, row in zip(parts, self.shelf.cosines(parts), strict=True):
-            rankings += [self.shelf.best(self.shelf.bm25(part), CLAUSE_POOL), self.shelf.best(row, CLAUSE_POOL)]
+            rankings += [self.shelf.found(self.shelf.bm25(part), CLAUSE_POOL), self.shelf.found(row, CLAUSE_POOL)]
         return self.shelf.ordered(rrf(rankings))
 
 
@@ -149,7 +149,7 @@ class ChunkedNamedFirstRetriever(NamedFirstRetriever):
     def rank(self, task: str) -> list[int]:
         """Return positions, named skills first."""
         cosines = self.shelf.cosines(clauses(task)).max(axis=0)
-        fused = rrf([self.shelf.best(self.shelf.bm25(task), POOL), self.shelf.best(cosines, POOL)])
+        fused = rrf([self.shelf.found(self.shelf.bm25(task), POOL), self.shelf.found(cosines, POOL)])
         order, named = self.shelf.ordered(fused), self.shelf.named(task)
         return [place for place in order if place in named] + [place for place in order if place not in named]
 

@@ -63,7 +63,8 @@ def run(cell: CellInput) -> Measured:
     metrics: dict[str, float] = {"queries": float(len(judged))}
     recalls: dict[str, list[float]] = {}
     for name, maker in makers(shelf, tasks.linked(fold.skills, embedder, 0), embedder).items():
-        rows = [_row(maker, one, library) for one in judged]
+        ready = {budget: maker(budget) for budget in BUDGETS}
+        rows = [_row(ready, one, library) for one in judged]
         recalls[name] = [row["gold_recall"] for row in rows]
         metrics |= flat(name, _mean(rows, judged, fold.must_hit))
     metrics |= flat("vanilla", {"tokens": float(VanillaRetriever(shelf).tokens())})
@@ -96,12 +97,11 @@ def makers(shelf: Shelf, anchors: SkillLibrary, embedder: Encoder | None) -> dic
     return found
 
 
-def _row(maker: Maker, one: Judged, library: SkillLibrary) -> dict[str, float]:
+def _row(ready: Mapping[int, Retrieves], one: Judged, library: SkillLibrary) -> dict[str, float]:
     """Return the figures of one arm on one query, at every budget."""
     text = one.query.text
     row: dict[str, float] = {}
-    for budget in BUDGETS:
-        retriever = maker(budget)
+    for budget, retriever in ready.items():
         contract = retriever.retrieve(text)
         chosen = measure.selection(contract.names, one.query, one.named, budget)
         if budget != BUDGET:

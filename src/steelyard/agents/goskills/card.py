@@ -32,7 +32,7 @@ CARD = Card(
     ),
     avoid_when=(
         "A task needs one skill: a ranked list is simpler, and BM25 with named skills first is a strong one.",
-        "Tasks never name skills: a plain hybrid of BM25 and vectors found more of them there; weigh on your own tasks.",
+        "Tasks never name skills: a plain hybrid of BM25 and vectors found more there; weigh on your own tasks.",
         "All skills fit the context: giving all has beaten flat vector retrieval in Graph of Skills' own figures.",
     ),
     cost=(

@@ -73,9 +73,13 @@ class Shelf:
         found: list[int] = top_k(scores, count).tolist()
         return found
 
+    def found(self, scores: Floats, count: int) -> list[int]:
+        """Return the ``count`` best positions with a score above 0: a fusion would take the others for hits."""
+        return [place for place in self.best(scores, count) if scores[place] > 0]
+
     def hybrid(self, text: str, pool: int = POOL) -> dict[int, float]:
         """Return position -> reciprocal rank fusion (k = 60) over the first ``pool`` by words and by vector."""
-        return rrf([self.best(self.bm25(text), pool), self.best(self.cosines([text])[0], pool)])
+        return rrf([self.found(self.bm25(text), pool), self.found(self.cosines([text])[0], pool)])
 
     def ordered(self, scores: dict[int, float]) -> list[int]:
         """Return positions by falling score, ties by name, and then all others by name."""
