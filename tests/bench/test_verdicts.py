@@ -1,4 +1,5 @@
 import math
+import re
 
 import pytest
 from hypothesis import assume, given
@@ -189,6 +190,45 @@ def test_inconclusive_says_how_many_seeds_and_equivalence_that_it_is_wished_for(
     equal = judged(claim(kind="equivalence", margin=0.5), rows("ours", OURS) + rows("theirs", THEIRS))[0]
     assert equal.outcome is Outcome.NO_DIFFERENCE
     assert "asks for" in equal.note
+
+
+def test_a_forecast_of_thousands_of_seeds_is_no_number():
+    values = [0.5 + side * 0.3 + 0.01 for side in (1, -1, 1, -1, 1, -1)]
+    open_ = judged(claim(), rows("ours", values) + rows("theirs", [0.5] * 6))[0]
+    assert open_.seeds_needed > 1000
+    assert open_.sentence.startswith("inconclusive (more than 1,000 seeds needed): ")
+
+
+def test_a_single_seed_has_no_interval():
+    for changes in ({}, {"scale": "log_ratio"}, {"versus": 0.3}):
+        one = judged(claim(**changes), rows("ours", [0.5]) + rows("theirs", [0.4]))[0]
+        assert "inf" not in one.sentence
+        assert " –, " in one.sentence
+        assert one.sentence.endswith("1 seed]")
+
+
+def test_reversed_says_when_the_arm_is_ahead_but_short_of_the_bar():
+    ours = [0.6, 0.61, 0.59, 0.6, 0.62, 0.58]
+    both = rows("ours", ours) + rows("theirs", [0.5] * 6)
+    short = judged(claim(offset=0.2, margin=0.05), both)[0]
+    assert short.outcome is Outcome.REVERSED
+    assert short.note == "ahead, but short of the bar by 0.15"
+    assert short.note in short.sentence
+    ratio = judged(claim(offset=math.log(1.8), scale="log_ratio"), both)[0]
+    assert ratio.outcome is Outcome.REVERSED
+    assert re.fullmatch(r"ahead, but short of the bar by a factor of 1\.50?1?", ratio.note)
+    behind = judged(claim(offset=0.2), rows("ours", [value - 0.3 for value in ours]) + rows("theirs", [0.5] * 6))[0]
+    assert (behind.outcome, behind.note) == (Outcome.REVERSED, "")
+
+
+def test_on_own_data_a_claim_about_the_benchs_tasks_is_said_to_be_that():
+    both = rows("ours", OURS, task="user") + rows("theirs", THEIRS, task="user")
+    named = claim(tasks=("digits",))
+    told = judge([named], both, [ACCURACY, COST], frozenset(), own_data=True)[0]
+    assert told.note == "this claim is about the bench's own tasks"
+    absent = judge([claim(versus="absent")], both, [ACCURACY, COST], frozenset(), own_data=True)[0]
+    assert absent.note == "its arms are not run on your own data, or --arms leaves them out"
+    assert "--full" in judge([named], both, [ACCURACY, COST], frozenset())[0].note
 
 
 def test_an_equivalence_claim_that_is_false_is_reversed_and_never_borne_out():

@@ -3,7 +3,7 @@ import sys
 from html.parser import HTMLParser
 
 import pytest
-from builders import HOSTILE, gdro_plan, hostile, no_rows, unfinished, weighing
+from builders import HOSTILE, gdro_plan, hostile, nfi_plan, no_rows, unfinished, weighing
 
 from steelyard.errors import InputError, MissingExtraError
 from steelyard.report import html, page
@@ -205,3 +205,15 @@ def test_every_resource_gets_a_scatter_of_its_own_beside_the_cost(small):
     assert {figure["label"] for figure in added} <= {figure["label"] for figure in plain}
     assert added
     assert all(small.metrics[1].label in figure["table"]["head"][1] for figure in added)
+
+
+def test_what_follows_a_reason_in_the_ledger_starts_a_new_sentence():
+    results = weighing(nfi_plan(2))
+    first, second, *_ = results.card["decisions"]
+    decisions = [
+        {**first, "why": "It is simple", "alternatives": ["another one."]},
+        {**second, "why": "Why not?", "alternatives": ["none"]},
+    ]
+    text = html.render_report([results.model_copy(update={"card": {**results.card, "decisions": decisions}})])
+    assert re.search(r"It is simple\. Instead: another one\.[^.]", text)
+    assert "Why not? Instead: none." in text

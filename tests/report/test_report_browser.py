@@ -57,6 +57,17 @@ def test_no_sideways_scroll_no_error_no_request(open_page, files, name, width):
     assert page.requests == [files[name]]
 
 
+def test_a_picture_that_scrolls_sideways_says_so_on_a_small_screen(open_page, files):
+    script = """[...document.querySelectorAll('.diagram')].map(d => { const box = d.querySelector('.scroll');
+      const cue = d.querySelector('.sideways');
+      return [box.scrollWidth > box.clientWidth, !!cue && getComputedStyle(cue).display !== 'none']; })"""
+    small = open_page(files["three"], width=360).evaluate(script)
+    assert small
+    assert all(scrolls == cued for scrolls, cued in small)
+    assert [True, True] in small
+    assert all(not cued for _, cued in open_page(files["three"], width=1280).evaluate(script))
+
+
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [1280, 360])
 def test_contrast_and_dark_mode(open_page, files, dark, width):

@@ -48,6 +48,18 @@ def test_only_finished_cells_are_drawn_and_no_more_than_the_limit():
     assert diagram_pictures(results.model_copy(update={"rows": waiting}), {}) == []
 
 
+def test_a_wide_picture_says_that_it_scrolls():
+    narrow = [Node(id=str(x), label=str(x), x=x, y=0) for x in range(2)]
+    wide = [Node(id=str(x), label=str(x), x=x, y=0) for x in range(6)]
+    for nodes, told in ((narrow, 0), (wide, 1)):
+        results = builders.with_diagrams(
+            builders.weighing(builders.nfi_plan(2)), (Diagram(name="row", title="r", nodes=nodes),)
+        )
+        page = render_report([results])
+        assert page.count('<p class="meta sideways far" aria-hidden="true">scroll →</p>') == told
+        assert "Point at a node for its whole text, or open the tables" in page
+
+
 def test_a_legend_word_that_is_no_kind_is_left_out():
     words = [item["text"] for item in _one(builders.debate_diagram())["legend"]]
     assert words == ["right", "wrong", "read, not followed"]

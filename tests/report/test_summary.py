@@ -6,12 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steelyard.bench.results import Outcome
+from steelyard.bench.stats import Interval
 from steelyard.report.summary import (
     arm_summaries,
     before_offset,
     count_outcomes,
     detectable,
     finite,
+    interval_text,
     iqm_table,
     number,
     progress,
@@ -117,6 +119,20 @@ def test_against_a_constant_the_metric_itself_is_shown(small):
     assert reading(shown).startswith("0.500 [−0.500, 1.50], must be below 2.50, ")
     ratio = shown.model_copy(update={"claim": below.model_copy(update={"scale": "log_ratio"})})
     assert reading(ratio).startswith(f"{2.5 * math.exp(-2):.3f} [")
+
+
+def test_an_interval_without_ends_is_a_dash(small):
+    verdict = next(v for v in small.verdicts if v.estimate is not None)
+    for low, high in ((None, None), (-math.inf, math.inf)):  # as a store and as this process has it
+        one = verdict.model_copy(update={"low": low, "high": high, "differences": (0.1,), "note": ""})
+        assert before_offset(one)[1] == "–"
+        assert "∞" not in reading(one)
+        assert " –, bar " in reading(one)
+        assert "1 seed" in reading(one)
+        constant = one.model_copy(update={"claim": one.claim.model_copy(update={"versus": 2.5})})
+        assert "∞" not in reading(constant)
+    assert interval_text(Interval(0.1, -math.inf, math.inf)) == "–"
+    assert interval_text(None) == "–"
 
 
 def test_reading_says_why_a_claim_is_open():

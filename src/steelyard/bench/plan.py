@@ -109,7 +109,10 @@ def make_plan(
     loaded = {name: load_task(task, source, store) for name, task in tasks.items()}
     cells = list(_cells(request, blocks, seed_list, {name: list(blobs) for name, (_, blobs) in loaded.items()}))
     return Plan(
-        record=plan_record(spec, chosen, source, settings, blocks, seed_list, [info for info, _ in loaded.values()]),
+        record={
+            **plan_record(spec, chosen, source, settings, blocks, seed_list, [info for info, _ in loaded.values()]),
+            "own_data": bool(own),
+        },
         cells=cells,
         blobs={name: content for _, blobs in loaded.values() for name, content in blobs.items()},
     )

@@ -41,7 +41,9 @@ def read_results(store: Store, weighing: str) -> Results:
         cost=plan["cost"],
         resources=tuple(plan.get("resources", ())),
         rows=tuple(rows),
-        verdicts=judge(claims, rows, metrics, frozenset(plan["without_verdict"])) if finished else (),
+        verdicts=judge(claims, rows, metrics, frozenset(plan["without_verdict"]), bool(plan.get("own_data")))
+        if finished
+        else (),
         environment=environment,
     )
 

@@ -12,6 +12,7 @@ from steelyard.contracts import Metric
 from steelyard.errors import InputError
 
 FAILED_SHARE = 0.1  # above it a claim is inconclusive whatever its interval
+_MANY_SEEDS = 1000
 
 
 def verdict(low: float, high: float, margin: float = 0.0) -> Outcome:
@@ -36,7 +37,11 @@ def verdict(low: float, high: float, margin: float = 0.0) -> Outcome:
 
 
 def judge(
-    claims: Sequence[Claim], rows: Sequence[Row], metrics: Sequence[Metric], without_verdict: frozenset[str]
+    claims: Sequence[Claim],
+    rows: Sequence[Row],
+    metrics: Sequence[Metric],
+    without_verdict: frozenset[str],
+    own_data: bool = False,
 ) -> tuple[Verdict, ...]:
     """Return the verdicts on ``claims``, one per claim and task, with Holm's p over all of them.
 
@@ -45,9 +50,12 @@ def judge(
         rows: Cells of one weighing, derived arms included.
         metrics: The bench's metrics.
         without_verdict: Tasks that ran on too few seeds to be judged.
+        own_data: Whether the rows are of the user's own data, on which no claim about the bench's tasks can be tested.
     """
     by_name = {metric.name: metric for metric in metrics}
-    verdicts = [verdict for claim in claims for verdict in _judge_claim(claim, rows, by_name, without_verdict)]
+    verdicts = [
+        verdict for claim in claims for verdict in _judge_claim(claim, rows, by_name, without_verdict, own_data)
+    ]
     tested = [index for index, verdict in enumerate(verdicts) if verdict.p is not None]
     for index, p in zip(tested, stats.holm([verdicts[i].p or 0.0 for i in tested]), strict=True):
         verdicts[index] = verdicts[index].model_copy(update={"p_holm": p})
@@ -55,7 +63,11 @@ def judge(
 
 
 def _judge_claim(
-    claim: Claim, rows: Sequence[Row], metrics: Mapping[str, Metric], without_verdict: frozenset[str]
+    claim: Claim,
+    rows: Sequence[Row],
+    metrics: Mapping[str, Metric],
+    without_verdict: frozenset[str],
+    own_data: bool,
 ) -> list[Verdict]:
     if claim.paper_scale_only:
         return [_not_testable(claim, "the paper's setting does not fit this machine; see the gpu profile")]
@@ -70,7 +82,13 @@ def _judge_claim(
         shared = [task for task in shared if task in claim.tasks]
     judged = [_judge_task(claim, metric, task, [row for row in rows if row.task == task]) for task in shared]
     found = [verdict for verdict in judged if verdict is not None]
-    return found or [_not_testable(claim, "its arms or tasks are not part of this run; see --full, --profile, --arms")]
+    if found:
+        return found
+    if not own_data:
+        return [_not_testable(claim, "its arms or tasks are not part of this run; see --full, --profile, --arms")]
+    if claim.tasks is not None or all(ran.values()):
+        return [_not_testable(claim, "this claim is about the bench's own tasks")]
+    return [_not_testable(claim, "its arms are not run on your own data, or --arms leaves them out")]
 
 
 def _not_testable(claim: Claim, note: str) -> Verdict:
@@ -165,6 +183,9 @@ def _from_pairs(blank: dict[str, object], claim: Claim, pairs: Sequence[tuple[fl
         notes.append("all differences are equal, so the interval is one point")
     if claim.kind == "equivalence" and outcome is Outcome.NO_DIFFERENCE:
         notes.append("no difference is what this claim asks for")
+    if claim.kind != "equivalence" and outcome is Outcome.REVERSED and estimate + claim.offset > 0:
+        short = claim.margin - estimate  # the bar, margin included, is what is shown
+        notes.append(f"ahead, but short of the bar by {_apart(claim, short)}")
     note = "; ".join(notes)
     return Verdict(
         outcome=outcome,
@@ -181,6 +202,15 @@ def _from_pairs(blank: dict[str, object], claim: Claim, pairs: Sequence[tuple[fl
     )
 
 
+def _apart(claim: Claim, distance: float) -> str:
+    return f"a factor of {_exp(distance):.3g}" if claim.scale == "log_ratio" else f"{distance:.3g}"
+
+
+def seeds_text(needed: int) -> str:
+    """Return how many seeds would settle a claim, as said: a forecast of thousands is no number to plan with."""
+    return "more than 1,000 seeds needed" if needed > _MANY_SEEDS else f"about {needed} seeds needed"
+
+
 def _sentence(
     claim: Claim,
     task: str,
@@ -191,19 +221,23 @@ def _sentence(
     note: str,
 ) -> str:
     """Return the verdict as one line; numbers are shown before the offset, against the bar that the claim sets."""
-    head = f"{outcome} (about {needed} seeds needed)" if needed is not None else str(outcome)
+    head = f"{outcome} ({seeds_text(needed)})" if needed is not None else str(outcome)
     estimate, low, high = (value + claim.offset for value in interval)
     bar = claim.offset + claim.margin
+    endless = math.isinf(low) and math.isinf(high)  # of a single seed
     if not isinstance(claim.versus, str):
         least, most = sorted((of_metric(claim, low), of_metric(claim, high)))
         wanted = wanted_of_metric(claim, "{:.3g}".format)
-        figures = f"{of_metric(claim, estimate):.3g} [{least:.3g}, {most:.3g}], {wanted}"
+        between = f"[{least:.3g}, {most:.3g}]"
+        figures = f"{of_metric(claim, estimate):.3g} {'–' if endless else between}, {wanted}"
     elif claim.scale == "log_ratio":
-        figures = f"ratio {_exp(estimate):.3g} [{_exp(low):.3g}, {_exp(high):.3g}], bar {_exp(bar):.3g}"
+        between = f"[{_exp(low):.3g}, {_exp(high):.3g}]"
+        figures = f"ratio {_exp(estimate):.3g} {'–' if endless else between}, bar {_exp(bar):.3g}"
     else:
-        figures = f"{estimate:+.3g} [{low:+.3g}, {high:+.3g}], bar {bar:+.3g}"
+        between = f"[{low:+.3g}, {high:+.3g}]"
+        figures = f"{estimate:+.3g} {'–' if endless else between}, bar {bar:+.3g}"
     tail = f"; {note}" if note else ""
-    return f"{head}: {claim.text} [{task}: {figures}, {pairs} seeds{tail}]"
+    return f"{head}: {claim.text} [{task}: {figures}, {pairs} seed{'s' * (pairs != 1)}{tail}]"
 
 
 _SIDE_OF_BAR = {"higher": "above", "lower": "below"}

@@ -363,11 +363,18 @@ def _curve_table(
 
 def _ledger(card: Mapping[str, Any]) -> dict[str, Any]:
     decisions = [
-        dict(decision, css=str(decision.get("source", "")).split(" ")[0]) for decision in card.get("decisions", ())
+        {**decision, "css": str(decision.get("source", "")).split(" ")[0], "why": _closed(str(decision.get("why", "")))}
+        for decision in card.get("decisions", ())
     ]
     counts = Counter(str(decision.get("source", "")) for decision in decisions)
     sources = [{"css": str(s).split(" ")[0], "word": str(s), "n": counts[str(s)]} for s in Source if counts[str(s)]]
     return {"rows": decisions, "sources": sources}
+
+
+def _closed(text: str) -> str:
+    """Return ``text`` with a full stop, so that what is put after it starts a sentence of its own."""
+    text = text.rstrip()
+    return text if not text or text.endswith((".", "!", "?", "…")) else f"{text}."
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:

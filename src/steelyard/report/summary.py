@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from steelyard.bench.results import Outcome, Results, Row, Verdict
 from steelyard.bench.stats import Interval, iqm_interval, paired_interval
 from steelyard.bench.verdicts import arm_values as values_by_seed  # how a failed cell counts as the worst
-from steelyard.bench.verdicts import of_metric, wanted_of_metric
+from steelyard.bench.verdicts import of_metric, seeds_text, wanted_of_metric
 from steelyard.contracts import Arm, Metric
 
 STATES = ("done", "failed", "running", "waiting")
@@ -173,8 +173,14 @@ def signed(value: float | None, digits: int = 3) -> str:
 
 
 def interval_text(interval: Interval | None) -> str:
-    """Return ``[low, high]``; an en dash when there is none."""
-    return f"[{number(interval.low)}, {number(interval.high)}]" if interval else "–"
+    """Return ``[low, high]``; an en dash when there is none, or it has no end on either side (a single seed)."""
+    if interval is None or _is_endless(interval.low, interval.high):
+        return "–"
+    return f"[{number(interval.low)}, {number(interval.high)}]"
+
+
+def _is_endless(low: float | None, high: float | None) -> bool:
+    return finite(low) is None and finite(high) is None
 
 
 def before_offset(verdict: Verdict) -> tuple[str, str, str]:
@@ -188,7 +194,7 @@ def before_offset(verdict: Verdict) -> tuple[str, str, str]:
         estimate, low, high, bar_text = (number(_exp(value)) for value in (*shown, bar))
     else:
         estimate, low, high, bar_text = (signed(value) for value in (*shown, bar))
-    return estimate, f"[{low}, {high}]", bar_text
+    return estimate, "–" if _is_endless(verdict.low, verdict.high) else f"[{low}, {high}]", bar_text
 
 
 def seed_figures(verdict: Verdict) -> list[str]:
@@ -209,9 +215,10 @@ def reading(verdict: Verdict) -> str:
     """Return the figures behind a verdict in one line: estimate, interval, bar, seeds, and what qualifies them."""
     parts = []
     if verdict.estimate is not None:
-        parts.append(f"{_figures(verdict)}, {len(verdict.differences)} seeds")
+        seeds = len(verdict.differences)
+        parts.append(f"{_figures(verdict)}, {seeds} seed{'s' * (seeds != 1)}")
     if verdict.seeds_needed is not None:
-        parts.append(f"about {verdict.seeds_needed} seeds needed")
+        parts.append(seeds_text(verdict.seeds_needed))
     if verdict.failed_cells and "failed" not in verdict.note:
         parts.append(f"{verdict.failed_cells} of {verdict.cells} cells failed")
     return "; ".join([*parts, verdict.note] if verdict.note else parts)
@@ -229,7 +236,8 @@ def _figures(verdict: Verdict) -> str:
         for value, end in zip((verdict.low, verdict.high), infinite, strict=True)
     )
     estimate = number(of_metric(claim, (verdict.estimate or 0.0) + claim.offset))
-    interval = f"[{number(min(low, high))}, {number(max(low, high))}]"
+    between = f"[{number(min(low, high))}, {number(max(low, high))}]"
+    interval = "–" if _is_endless(verdict.low, verdict.high) else between
     return f"{estimate} {interval}, {wanted_of_metric(claim, number)}"
 
 
