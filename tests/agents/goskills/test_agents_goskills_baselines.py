@@ -52,6 +52,21 @@ def test_every_baseline_has_the_methods_interface(kind):
         kind(SHELF, budget=0)
 
 
+@pytest.mark.parametrize("kind", [HybridRetriever, ClauseHybridRetriever, ChunkedNamedFirstRetriever])
+def test_a_skill_without_a_word_in_common_gains_nothing_by_its_name(kind):
+    skills = [Skill(f"aa-{number}", "Bake bread.", "Knead it.") for number in range(12)]
+    skills += [Skill("zz-ice", "Measure melting glaciers."), Skill("yy-clay", "Fire hot kilns.")]
+    shelf = Shelf(SkillLibrary(skills).build_graph())
+    assert set(kind(shelf, budget=2).retrieve("See melting glaciers\nSee hot kilns").names) == {"zz-ice", "yy-clay"}
+
+
+def test_groups_of_the_toy_stay_within_a_subject():
+    """Its tables are those of a subject; one "table" for all would link every skill to the first names."""
+    for group in LIBRARY.groups:
+        assert len({NAMES[place].partition("-")[0] for place in group.skills}) == 1
+        assert group.members
+
+
 def test_a_smaller_budget_is_a_prefix():
     for kind in RETRIEVERS:
         long = kind(SHELF, budget=8).retrieve(TASK).names

@@ -239,6 +239,7 @@ ANCHOR = profile(Skill("anchor", "d", inputs=("csv",), outputs=("pdf",)))
         ("workflow", Skill("m", "Validates."), "checker"),
         ("dependency", Skill("m", "d"), "preprocessor"),
         ("dependency", Skill("m", "d", inputs=("xml",)), "parser"),
+        ("dependency", Skill("m", "d", inputs=("table",)), "preprocessor"),  # no file format
         ("workflow", Skill("m", "d"), "formatter"),
     ],
 )

@@ -13,6 +13,7 @@ from scipy import sparse
 from steelyard.agents.goskills.graph import Edge, SkillGraph
 from steelyard.agents.goskills.profile import Profile
 from steelyard.agents.goskills.skill import Skill
+from steelyard.agents.goskills.words import FORMATS
 from steelyard.errors import InputError
 
 Role = Literal["preprocessor", "parser", "formatter", "checker", "fallback"]
@@ -80,7 +81,7 @@ def role_of(edge: Edge, member: Profile, anchor: Profile) -> Role:
     """
     if edge.kind == "alternative":
         return "fallback"
-    before: Role = "parser" if member.reads else "preprocessor"
+    before: Role = "parser" if member.reads & FORMATS else "preprocessor"
     if member.writes & anchor.reads:
         return before
     if member.reads & anchor.writes:

@@ -219,7 +219,7 @@ class GoSkillsRetriever:
     def _terms(self, lexical: Array, cos: Array, cover: Array, required: tuple[Feature, ...]) -> dict[str, Array]:
         """Return the terms of A(g|q), each in [0, 1] and of shape (skills,)."""
         lex = lexical / lexical.max() if lexical.max() > 0 else lexical
-        cov = cover.mean(axis=1) if required else np.zeros(len(lex))
+        cov = self._rows.cover(cover).mean(axis=1) if required else np.zeros(len(lex))
         wanted = {name for feature in required if feature.dimension == "artifacts" for name in feature.phrases}
         takes = np.max([self._takes[name] for name in sorted(wanted & set(self._takes))], axis=0, initial=0.0)
         unfit = self._cues.unfit(required)

@@ -58,8 +58,8 @@ def toy_skills() -> list[Skill]:
                     f"{name}-{stage}",
                     description.format(**words),
                     f"# {name.title()} {stage}\n\n{body.format(**words)}\n",
-                    inputs=(form,) if stage == "reader" else ("table",),
-                    outputs=("pdf",) if stage == "reporter" else ("table",),
+                    inputs=(form,) if stage == "reader" else (f"{name} table",),
+                    outputs=("pdf",) if stage == "reporter" else (f"{name} table",),
                 )
             )
     return found
