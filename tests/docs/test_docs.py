@@ -250,6 +250,23 @@ def test_verdicts_page_names_every_outcome() -> None:
         assert f"| *{outcome}* |" in rule
 
 
+def test_what_own_data_need_is_what_is_said() -> None:
+    from steelyard.agents.goskills import user as skills
+    from steelyard.agents.groupmembench import questions, tasks, thread_recall
+    from steelyard.agents.groupmembench import user as chats
+
+    page = " ".join((DOCS / "bring-your-own-data.md").read_text(encoding="utf-8").split())
+    least = tasks.USER_PARTS * chats._LEAST
+    messages, words = thread_recall.LEAST_MESSAGES, thread_recall.LEAST_WORDS
+    assert f"a thread of at least {messages} messages whose first has at least {words} words" in page
+    assert f"it takes at least {least} of them" in page
+    assert f"needs questions, at least {least}:" in page
+    assert f"At most {chats.LARGEST:,} messages" in page
+    assert f"At least {skills.FOLDS} tasks are needed" in page
+    assert f"with {skills._LEAST_LEFT} letters of description left" in page
+    assert all(f"`{kind}`" in page for kind in questions.QUESTION_TYPES)
+
+
 def test_versions_agree() -> None:
     citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert f"\nversion: {steelyard.__version__}\n" in citation

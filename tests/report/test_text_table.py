@@ -1,5 +1,7 @@
 from builders import gdro_plan, hostile, no_rows, unfinished, weighing
 
+from steelyard.bench.results import Outcome
+from steelyard.bench.verdicts import OWN_TASKS
 from steelyard.report.text import text_table
 
 
@@ -35,3 +37,17 @@ def test_data_of_ones_own_show_every_metric_that_was_judged():
     shown = text.partition("test accuracy (higher is better): ")[2]
     assert [word for word in shown.split() if word in dict.fromkeys(arm[0] for arm in plan.arms)]
     assert "steps to target (" not in text
+
+
+def test_claims_about_the_benchs_own_tasks_are_told_apart(small):
+    first, *rest = [verdict for verdict in small.verdicts if verdict.outcome is not Outcome.NOT_TESTABLE]
+    for count, said in (
+        (1, "one claim is about the bench's own tasks"),
+        (2, "2 claims are about the bench's own tasks"),
+    ):
+        own = first.model_copy(update={"outcome": Outcome.NOT_TESTABLE, "note": OWN_TASKS})
+        left_out = first.model_copy(update={"outcome": Outcome.NOT_TESTABLE, "note": "needs more"})
+        text = text_table(small.model_copy(update={"verdicts": (*rest, left_out, *[own] * count)}))
+        assert said in text
+        assert "one claim needs arms, tasks or a scale" in text
+        assert max(map(len, text.splitlines())) <= 120

@@ -12,6 +12,7 @@ from steelyard.contracts import Metric
 from steelyard.errors import InputError
 
 FAILED_SHARE = 0.1  # above it a claim is inconclusive whatever its interval
+OWN_TASKS = "this claim is about the bench's own tasks"  # the note of one that the user's own data cannot test
 _MANY_SEEDS = 1000
 
 
@@ -87,7 +88,7 @@ def _judge_claim(
     if not own_data:
         return [_not_testable(claim, "its arms or tasks are not part of this run; see --full, --profile, --arms")]
     if claim.tasks is not None or all(ran.values()):
-        return [_not_testable(claim, "this claim is about the bench's own tasks")]
+        return [_not_testable(claim, OWN_TASKS)]
     return [_not_testable(claim, "its arms are not run on your own data, or --arms leaves them out")]
 
 

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Mapping
 
 from steelyard.bench.results import Outcome, Results, TaskInfo, Verdict
+from steelyard.bench.verdicts import OWN_TASKS
 from steelyard.report.summary import (
     ArmSummary,
     arm_summaries,
@@ -50,13 +51,18 @@ def text_table(results: Results) -> str:
 
 
 def _untested_lines(results: Results) -> list[str]:
-    """Return one line for all claims that were not tested: they are many, and the report has their reasons."""
-    untested = sum(verdict.outcome is Outcome.NOT_TESTABLE for verdict in results.verdicts)
-    if not untested:
-        return []
-    rest = "one claim needs" if untested == 1 else f"{untested} claims need"
+    """Return a line or two for all claims that were not tested: they are many, and the report has their reasons."""
+    notes = [verdict.note for verdict in results.verdicts if verdict.outcome is Outcome.NOT_TESTABLE]
+    other, untested = notes.count(OWN_TASKS), len(notes) - notes.count(OWN_TASKS)
     mark = f"  {MARKS[Outcome.NOT_TESTABLE]}{Outcome.NOT_TESTABLE:<18}"
-    return [f"{mark}{rest} arms, tasks or a scale that this run left out; the report names them"]
+    lines = []
+    if untested:
+        rest = "one claim needs" if untested == 1 else f"{untested} claims need"
+        lines.append(f"{mark}{rest} arms, tasks or a scale that this run left out; the report names them")
+    if other:
+        rest = "one claim is" if other == 1 else f"{other} claims are"
+        lines.append(f"{mark}{rest} about the bench's own tasks, not about data of yours; the report names them")
+    return lines
 
 
 def one_line(text: str) -> str:
