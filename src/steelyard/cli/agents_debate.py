@@ -123,18 +123,20 @@ def ask(
         max_new_tokens=max_tokens,
         on_turn=None if json else teller.turn,
     )
+    if json:
+        print_json(_as_json(debate.run(question, option or None)))
+        return
     try:
         result = debate.run(question, option or None)
     except library.DebateError as error:
-        if json:
-            raise
-        rounds_run = f"in round {teller.round}" if teller.round else "in the first round"
-        raise library.DebateError(f"no agent has an answer {rounds_run}; the reasons are above") from error
+        where = f"round {teller.round}" if teller.round else "the first round"
+        raise library.DebateError(f"no agent has an answer in {where}; the reasons are above") from error
     finally:
         teller.close()
-    if json:
-        print_json(_as_json(result))
-        return
+    _show_result(result)
+
+
+def _show_result(result: Any) -> None:
     typer.echo(f"answer: {printable(result.answer)}")
     votes = ", ".join(f"{printable(name)} {count}" for name, count in result.votes.items())
     failed = "".join(f", {several(count, 'call')} failed ({kind})" for kind, count in result.failures.items())
