@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -53,15 +54,16 @@ class NameIndex:
     """
 
     def __init__(self, skills: Sequence[Skill]) -> None:
-        self._by_first: dict[str, list[tuple[tuple[str, ...], list[int]]]] = {}
         by_parts: dict[tuple[str, ...], list[int]] = {}
         self.plain = tuple(skill.plain_name for skill in skills)
         for place, skill in enumerate(skills):
             parts = tuple(_WORD.findall(skill.plain_name.lower()))
             if parts:
                 by_parts.setdefault(parts, []).append(place)
-        for parts, places in sorted(by_parts.items(), key=lambda item: (-len(item[0]), item[0])):
-            self._by_first.setdefault(parts[0], []).append((parts, places))
+        self._by_parts = by_parts
+        self._lengths: dict[str, list[int]] = {}  # first part -> how many parts the names that begin so have
+        for length, first in sorted({(len(parts), parts[0]) for parts in by_parts}, reverse=True):
+            self._lengths.setdefault(first, []).append(length)
         self.mentions = [self.find(scanned_text(skill)) for skill in skills]
         holders: dict[int, int] = {}
         for source, found in enumerate(self.mentions):
@@ -81,19 +83,17 @@ class NameIndex:
         found: list[Mention] = []
         free = 0
         for number, word in enumerate(words):
-            named = self._by_first.get(word[0])
-            if named is None or number < free:
+            if number < free:
                 continue
-            for parts, places in named:
-                if number + len(parts) > len(words):
-                    continue
-                last = words[number + len(parts) - 1]
-                gaps = _gaps(lowered, words[number : number + len(parts)], parts)
-                if gaps is not None:
-                    joined, spaced = len(parts) > 1 and " " not in gaps, " " in gaps
-                    marked = _is_marked(lowered, word.start(), last.end())
-                    found.append(Mention(tuple(places), word.start(), last.end(), joined, spaced, marked))
-                    free = number + len(parts)
+            for length in self._lengths.get(word[0], ()):
+                run = words[number : number + length]
+                places = self._by_parts.get(tuple(one[0] for one in run))
+                gaps = None if places is None else _gaps(lowered, run)
+                if places is not None and gaps is not None:
+                    joined, spaced = length > 1 and " " not in gaps, " " in gaps
+                    marked = _is_marked(lowered, word.start(), run[-1].end())
+                    found.append(Mention(tuple(places), word.start(), run[-1].end(), joined, spaced, marked))
+                    free = number + length
                     break
         return found
 
@@ -118,18 +118,10 @@ def scanned_text(skill: Skill) -> str:
     return f"{skill.description}\n{skill.body}"[:SCANNED]
 
 
-def _gaps(text: str, words: Sequence[re.Match[str]], parts: tuple[str, ...]) -> set[str] | None:
-    """Return the characters between the parts of a name where the words are such a name, else None."""
-    gaps = set()
-    for word, part, following in zip(words, parts, [*words[1:], None], strict=True):
-        if word[0] != part:
-            return None
-        if following is not None:
-            gap = text[word.end() : following.start()]
-            if gap not in ("-", "_", " "):
-                return None
-            gaps.add(gap)
-    return gaps
+def _gaps(text: str, words: Sequence[re.Match[str]]) -> set[str] | None:
+    """Return the characters between neighbouring words where these can part a name, else None."""
+    gaps = {text[one.end() : other.start()] for one, other in itertools.pairwise(words)}
+    return gaps if gaps <= {"-", "_", " "} else None
 
 
 def _is_marked(text: str, start: int, end: int) -> bool:
