@@ -51,7 +51,7 @@ def test_no_claim_rests_on_the_simulated_agent():
 @pytest.mark.parametrize(
     "words",
     ["A seed is a fold of tasks", "1.00 by construction", "Most of the gain", "96 tokens", "simulated agent is a rule",
-     "287 skills", "weak labels", "never tuned", "support groups changed no selection"],
+     "287 skills", "weak labels", "never tuned", "support groups changed next to no selection"],
 )  # fmt: skip
 def test_limits_say_what_is_unflattering(words):
     assert words in " ".join(CARD.limits)
