@@ -93,7 +93,7 @@ def test_no_match_gives_an_empty_contract_that_owes_everything():
     assert [one["value"] for one in explained["debt"]] == [one["value"] for one in explained["schema"]["required"]]
     assert explained["schema"]["required"]
     assert explained["coverage"] == {"value": 0.0, "vacuous": False}
-    assert retriever.retrieve("zzz").debt == ()
+    assert [one[:2] for one in retriever.retrieve("zzz").debt] == [("goal", "zzz")]  # nothing required: the task itself
     assert GoSkillsRetriever(library(), floor=0.0).retrieve("Bake bread").start is not None
 
 
@@ -262,7 +262,7 @@ def test_any_contract_is_within_its_budget_and_starts_with_a_payload(skills, tas
     assert len(contract.payloads) <= budget
     assert len(set(contract.names)) == len(contract.names)
     if contract.empty:
-        assert len(contract.debt) == len(reading.required)
+        assert len(contract.debt) == max(1, len(reading.required))
         assert not contract.payloads
     else:
         assert contract.start.skill == contract.names[0]
@@ -301,3 +301,17 @@ def test_as_a_langchain_retriever(monkeypatch):
     assert all(len(text) <= 20 for text, _ in found)
     with pytest.raises(InputError, match="documents"):
         SkillsRetriever(retriever, "other")
+
+
+def test_a_bare_verb_or_a_word_of_most_skills_is_no_match():
+    names = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta")
+    skills = [Skill(name, f"Make {name} requests.", "Use for requests.") for name in names]
+    retriever = GoSkillsRetriever(library(skills))
+    assert retriever.retrieve("make requests of kubernetes").empty
+    assert retriever.retrieve("make gamma requests").start.skill == "gamma"
+
+
+def test_what_is_read_is_not_to_be_produced():
+    shelf = [Skill("csv-reader", "Read csv tables."), Skill("chart-maker", "Draw charts as pdf.")]
+    contract = GoSkillsRetriever(library(shelf)).retrieve("Read sales.csv and draw charts as PDF")
+    assert [note.text for note in contract.check if note.text.startswith("produce")] == ["produce: pdf"]

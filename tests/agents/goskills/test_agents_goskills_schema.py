@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from steelyard.agents.goskills.cover import CueIndex
 from steelyard.agents.goskills.names import NameIndex
 from steelyard.agents.goskills.profile import MAX_SENTENCE, profile
-from steelyard.agents.goskills.schema import DIMENSIONS, MAX_CLAUSES, Confidences, Feature, clauses_of, query_schema
+from steelyard.agents.goskills.schema import (
+    DIMENSIONS,
+    MAX_CLAUSES,
+    Confidences,
+    Feature,
+    clauses_of,
+    query_schema,
+    steps_of,
+)
 from steelyard.agents.goskills.skill import Skill
 from steelyard.agents.goskills.words import canonical_formats, formats, grams, stem
 
@@ -131,3 +139,32 @@ def test_cover_is_linear_between_its_ends(cosine):
     index = CueIndex([profile(Skill("a", "b"))])
     cover = index.cover([Feature("goal", "y", 0.4)], np.array([[cosine]]))[0, 0]
     assert cover == pytest.approx(min(max((cosine - 0.3) / 0.5, 0.0), 1.0))
+
+
+@pytest.mark.parametrize(
+    ("clause", "steps"),
+    [
+        ("plot a CSV file and send it as PDF", ["plot a CSV file", "send it as PDF"]),
+        ("Read a table, then draw charts", ["Read a table", "draw charts"]),
+        ("align, sort and filter the reads", ["align", "sort", "filter the reads"]),
+        ("a report and a plot of it", ["a report and a plot of it"]),
+        ("build a clinical report", ["build a clinical report"]),
+        (", and plot", ["plot"]),
+    ],
+)
+def test_a_clause_is_parted_where_the_next_thing_is_done(clause, steps):
+    assert steps_of(clause) == steps
+
+
+@pytest.mark.parametrize(
+    ("task", "inputs"),
+    [
+        ("Read sales.csv and write a report as PDF", {"csv"}),
+        ("Write a report as PDF from the CSV", {"csv"}),
+        ("Write the CSV", set()),
+        ("Read a CSV and save it as CSV", set()),
+        ("Load the clinical table into a dashboard", {"clinical table"}),
+    ],
+)
+def test_inputs_are_what_every_mention_takes_in(task, inputs):
+    assert set(query_schema(task, NAMES).inputs) == inputs

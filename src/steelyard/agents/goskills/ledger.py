@@ -84,8 +84,9 @@ DECISIONS = (
         knob="linker",
     ),
     Decision(
-        id="S16", what="When nothing in the library matches", chosen="an empty contract whose DEBT holds all that is "
-        "required: no word in common and no cosine of .3", source=Source.RECON,
+        id="S16", what="When nothing in the library matches", chosen="an empty contract whose DEBT holds all that "
+        "is required (the task itself where nothing is): no telling word in common, no cosine of .3",
+        source=Source.RECON,
         why="an arbitrary anchor would send an agent astray", alternatives=("a floor of your own",), knob="floor",
     ),
     Decision(

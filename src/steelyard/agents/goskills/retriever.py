@@ -31,6 +31,7 @@ from steelyard.agents.goskills.schema import (
 from steelyard.agents.goskills.selection import Step, Stop, grow_plan, squeeze
 from steelyard.agents.goskills.stopwords import content_words
 from steelyard.agents.goskills.vectors import CardVectors
+from steelyard.agents.goskills.words import ARTIFACTS, VERBS
 from steelyard.errors import InputError
 
 Array = NDArray[np.float64]
@@ -82,8 +83,8 @@ class GoSkillsRetriever:
         schema: Reads a task's schema in place of the rules: a function from the task to a ``Schema``.
         weights: Weights of the three scores.
         theta_cov: Cover from which on a required feature counts as covered.
-        floor: Cosine below which a skill without a word in common with the task does not fit; when none fits, the
-            contract is empty. None: .3.
+        floor: Cosine below which a skill without a telling word in common with the task does not fit: no bare verb, and
+            no word of more than a fifth of the skills. When none fits, the contract is empty. None: .3.
         count_tokens: Counts the tokens of a text; None: characters / 4, rounded up.
         backfill: Also take skills outside the plan: skills that the task names, that cover a debt, the best scored.
         expand: Add support groups.
@@ -210,8 +211,10 @@ class GoSkillsRetriever:
         named = {place for feature in required for place in feature.skills}
         fits = cos >= self._floor
         fits[sorted(named)] = True
-        for word in set(words):  # not by score: Okapi's is 0 or less for a word of half the skills of a small library
-            fits[self._holders.get(word, [])] = True
+        rare = max(2, len(fits) // 5)  # a word of more skills than this, or a bare verb, says nothing of any of them
+        for word in set(words) - (VERBS - ARTIFACTS):  # not by score: Okapi's is 0 or less in a small library
+            if len(holders := self._holders.get(word, [])) <= rare:
+                fits[holders] = True
         plan, steps = self._plan(cover, scores, fits, required, named)
         debt = coverage_debt([step.skill for step in steps], None, cover, self._theta)
         return Reading(schema, required, cover, terms, scores, fits, plan, steps, tuple(required[at] for at in debt))

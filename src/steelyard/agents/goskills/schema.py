@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, get_args
 
 from steelyard.agents.goskills.names import NameIndex
 from steelyard.agents.goskills.stopwords import content_words
-from steelyard.agents.goskills.words import ARTIFACTS, VERBS, formats, name_phrase, stem, stems
+from steelyard.agents.goskills.words import ARTIFACTS, TAKING, VERBS, formats, name_phrase, stem, stems
 from steelyard.errors import InputError
 
 Dimension = Literal["goal", "task_name", "domain", "operations", "artifacts", "constraints", "keywords"]
@@ -22,6 +22,10 @@ MAX_KEYWORDS = 12
 MAX_VALUE = 80
 _OBJECT_WORDS = 4
 _CLAUSE = re.compile(r"\n+|(?<=[.!?;])\s+")
+_NEXT_STEP = re.compile(rf"(?:\s*[,;]\s*|\s+)(?:and\s+)?(?:then\s+)?(?=(?:{'|'.join(sorted(VERBS))})\b)", re.I)
+_JOINED = re.compile(r"[,;]|\band\b|\bthen\b", re.I)
+_FROM = re.compile(r"\b(?:from|given|using)\b(.*)", re.I)
+_OUT = re.compile(r"\b(?:as|to|into)\b", re.I)
 _MARK = re.compile(r"^\s*(?:[-*+•>#]+|\(?\d{1,3}[.):]|step\s+\d+\s*[:.)-]?)\s*", re.I)
 _LABEL = re.compile(r"^\s*(title|task|objective|goal|domain|field|area)\s*:\s*(\S.*)$", re.I)
 _CONSTRAINT = re.compile(
@@ -66,7 +70,7 @@ class Feature(NamedTuple):
 
 @dataclass(frozen=True)
 class Schema:
-    """The seven dimensions of a task in words, and its features."""
+    """The seven dimensions of a task in words, its features, and which of the artifacts it starts from."""
 
     goal: str
     task_name: str
@@ -77,6 +81,7 @@ class Schema:
     keywords: tuple[str, ...]
     features: tuple[Feature, ...]
     clauses: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
 
 
 SchemaReader = Callable[[str], Schema]
@@ -91,8 +96,9 @@ def clauses_of(task: str) -> list[str]:
 def query_schema(task: str, names: NameIndex, sure: Confidences = DEFAULT_CONFIDENCES) -> Schema:
     """Return the schema of a task.
 
-    Features: skills that it names and file formats (literal); a verb with the words after it in each clause, and
-    products such as "clinical report" (phrase); the goal, the title, the domain and frequent words (embedded).
+    Features: skills that it names and file formats (literal); a verb with the words after it in each step of each
+    clause, and products such as "clinical report" (phrase); the goal, the title, the domain and frequent words
+    (embedded).
 
     Args:
         task: The task; nothing else is looked at but the names of the library's skills.
@@ -111,9 +117,10 @@ def query_schema(task: str, names: NameIndex, sure: Confidences = DEFAULT_CONFID
     domain = _short(labels.get("domain", ""))
     named = [Feature("keywords", name, sure.literal, (), places) for name, places in _named(task, names)]
     wanted = [Feature("artifacts", name, sure.literal, (name,)) for name in formats(task)]
-    worded = [(clause, content_words(clause)) for clause in unlabelled]
-    operations = _distinct([one for pair in worded if (one := _operation(*pair, names, sure)) is not None])
-    products = _distinct([one for _, words in worded for one in _products(words, sure)])
+    steps = [step for clause in unlabelled for step in steps_of(clause)]
+    found = [_operation(step, content_words(step), names, sure) for step in steps]
+    operations = _distinct([one for one in found if one is not None])
+    products = _distinct([one for clause in unlabelled for one in _products(content_words(clause), sure)])
     constraints = [_short(clause, 240) for clause in unlabelled if _CONSTRAINT.search(clause)]
     keywords = _keywords(task)
     soft: list[tuple[Dimension, str]] = [("goal", goal), ("task_name", title), ("domain", domain)]
@@ -122,8 +129,36 @@ def query_schema(task: str, names: NameIndex, sure: Confidences = DEFAULT_CONFID
     return Schema(
         goal, title, domain, tuple(one.value for one in operations), tuple(one.value for one in wanted + products),
         tuple(dict.fromkeys(constraints)), tuple(keywords), (*named, *wanted, *operations, *products, *embedded),
-        tuple(unlabelled),
+        tuple(unlabelled), _inputs(steps, [one.value for one in wanted + products]),
     )  # fmt: skip
+
+
+def steps_of(clause: str) -> list[str]:
+    """Return the parts of a clause that begin with a verb after a comma, "and" or "then"; one where there is none.
+
+    "plot a CSV file and send it as PDF" is two steps; "a report and plot" is one, as nothing is done between.
+    """
+    cuts = [match for match in _NEXT_STEP.finditer(clause) if _JOINED.search(match[0])]
+    starts = [0, *(match.end() for match in cuts)]
+    ends = [*(match.start() for match in cuts), len(clause)]
+    parts = [clause[start:end].strip(" ,;") for start, end in zip(starts, ends, strict=True)]
+    return [part for part in parts if part]
+
+
+def _inputs(steps: Sequence[str], artifacts: Sequence[str]) -> tuple[str, ...]:
+    """Return the artifacts that every mention of them takes in: "read a CSV", "from the CSV", but not "as CSV"."""
+    taken, made = [], []
+    for step in steps:
+        words = content_words(step)
+        whole = step if words and words[0] in TAKING else (match[1] if (match := _FROM.search(step)) else "")
+        before = _OUT.split(whole, maxsplit=1)[0]
+        taken.append(before)
+        made.append(step.replace(before, " ", 1) if before else step)
+
+    def named(name: str, texts: Sequence[str]) -> bool:
+        return any(name in formats(text) or name in " ".join(content_words(text)) for text in texts)
+
+    return tuple(name for name in artifacts if named(name, taken) and not named(name, made))
 
 
 def check_task(task: object) -> None:

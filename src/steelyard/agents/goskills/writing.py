@@ -9,6 +9,7 @@ from steelyard.agents.goskills.contract import Debt, ExecutionContract, Note, St
 from steelyard.agents.goskills.core import Coverage
 from steelyard.agents.goskills.graph import SkillGraph
 from steelyard.agents.goskills.profile import Profile
+from steelyard.agents.goskills.schema import DEFAULT_CONFIDENCES
 from steelyard.agents.goskills.skill import Skill
 
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ def fields(reading: Reading, skills: Sequence[Skill], graph: SkillGraph, profile
     asks for. AVOID: warnings of the chosen skills, and skills that one of them must not be used with.
     """
     debt = tuple(Debt(one.dimension, one.value, one.conf) for one in reading.debt)
-    if not reading.steps:
-        return {"start": None, "debt": debt}
+    if not reading.steps:  # where nothing is required either, the task itself is what no skill covers
+        return {"start": None, "debt": debt or (Debt("goal", reading.schema.goal, DEFAULT_CONFIDENCES.embedded),)}
     chosen = [step.skill for step in reading.steps]
     anchor = chosen[0]
     roles = _roles(reading)
@@ -36,7 +37,8 @@ def fields(reading: Reading, skills: Sequence[Skill], graph: SkillGraph, profile
         if place != anchor
     ]
     check = [Note(text, "task") for text in reading.schema.constraints]
-    check += [Note(f"produce: {name}", "task") for name in reading.schema.artifacts]
+    made = [name for name in reading.schema.artifacts if name not in reading.schema.inputs]
+    check += [Note(f"produce: {name}", "task") for name in made]
     check += [
         Note(text, skills[place].name) for place in chosen if profiles[place].checker for text in profiles[place].check
     ]
