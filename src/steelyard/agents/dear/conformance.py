@@ -26,8 +26,8 @@ from steelyard.rng import generator
 Maker = Callable[[Backend, int], Policy]
 """From agents and a seed to a controller for them, trained if it is one that learns."""
 
-_ROUNDS, _DEBATES, _EPISODES = 3, 20_000, 12_000
-_PRICE = 0.01  # higher than the bench's: teaches silence where debating gains nothing, in a short training
+_ROUNDS, _DEBATES, _EPISODES = 3, 20_000, 15_000
+_PRICE = 0.008  # higher than the bench's: teaches silence where debating gains nothing, in a short training
 _GAIN, _NEAR, _SHARE, _QUIET = 0.005, 0.01, 0.45, 8.0
 
 
