@@ -89,7 +89,7 @@ def test_vectors_whole_and_by_clause():
              "second line": [0, 1]}  # fmt: skip
 
     def encode(texts):
-        return np.array([table[text.partition(":")[0]] for text in texts], dtype=np.float32)
+        return np.array([table[text.partition(".")[0]] for text in texts], dtype=np.float32)
 
     library = SkillLibrary([Skill("alpha", "a"), Skill("beta", "b")]).build_graph(embedder=encode)
     shelf = Shelf(library, encode)

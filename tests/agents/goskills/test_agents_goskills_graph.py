@@ -233,7 +233,7 @@ def test_a_linker_of_ones_own_and_a_language_model():
     assert [(edge.source, edge.target, edge.kind) for edge in graph.edges] == [
         (0, 1, "dependency"), (0, 2, "workflow"), (2, 0, "alternative"),
     ]  # fmt: skip
-    assert "Skill: a-a: Does things." in seen[0]
+    assert "Skill: a-a. Does things." in seen[0]
     assert seen[0].count("\n- ") == 2
     with pytest.raises(InputError, match="candidates"):
         LanguageModelLinker(model, candidates=0)

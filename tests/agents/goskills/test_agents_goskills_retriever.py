@@ -177,7 +177,7 @@ def test_with_an_embedder():
     ("embedder", "part"),
     [
         (lambda texts: np.zeros((1, 3)), "shape (1, 3)"),
-        (lambda texts: np.full((len(texts), 3), np.nan), "texts[0] ('csv-cleaning: Clean csv tables"),
+        (lambda texts: np.full((len(texts), 3), np.nan), "texts[0] ('csv-cleaning. Clean csv tables"),
         (7, "embedder must be"),
     ],
 )

@@ -42,7 +42,7 @@ def test_a_plain_file():
         {"allowed-tools": "Read, Bash", "tags": "tables", "version": "1.10", "metadata.author": "someone",
          "metadata.inputs": "csv, .TSV", "metadata.nested.deep": "2024-01-01"},
     )  # fmt: skip
-    assert skill.card == "alpha: Reads CSV files. Use when there is a CSV."
+    assert skill.card == "alpha. Reads CSV files. Use when there is a CSV."
     assert skill.plain_name == "alpha"
 
 

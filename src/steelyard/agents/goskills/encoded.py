@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,6 +18,7 @@ from steelyard.models.embedders import TransformersEmbedder
 
 MAX_TOKENS = 96  # of a text that MiniLM reads; cards and whole queries are cut there, for every arm alike
 _KEY_BYTES = 16
+_MARKS = re.compile(r"[:;\s]+")  # tokens that say nothing and would push words out of the 96; for every arm alike
 
 
 @functools.cache
@@ -27,7 +29,7 @@ def minilm_encoder() -> EmbeddingCache:
     def encode(texts: Sequence[str]) -> NDArray[np.float32]:
         with warnings.catch_warnings():  # that it cuts is meant, and said in the card
             warnings.simplefilter("ignore", UserWarning)
-            return model.encode(texts)
+            return model.encode([_MARKS.sub(" ", text) for text in texts])
 
     return EmbeddingCache(encode, name=f"minilm-{MAX_TOKENS}")
 

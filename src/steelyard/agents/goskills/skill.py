@@ -99,7 +99,7 @@ class Skill:
     @property
     def card(self) -> str:
         """Name and description: what a vector of the skill is made from."""
-        return f"{self.name}: {self.description}"
+        return f"{self.name}. {self.description}"
 
 
 def parse_skill(
