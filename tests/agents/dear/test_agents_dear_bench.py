@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from steelyard.agents.dear import arms, bench, card, cells, sweeps, tasks, user
-from steelyard.agents.dear.diagrams import debate_diagrams
+from steelyard.agents.dear.diagrams import _tied, debate_diagrams
 from steelyard.agents.dear.policies import CritiqueAll, FullyConnected, KeepAll, RandomOne
 from steelyard.agents.dear.rollout import rollout
 from steelyard.agents.dear.simulator import SimAgents
@@ -142,3 +142,8 @@ def test_tuned_settings_name_their_seeds():
 
 def test_points_are_sorted_by_cost():
     assert sweeps._line([(3.0, 0.1), (1.0, 0.2)]) == ([1.0, 3.0], [0.2, 0.1])
+
+
+def test_a_picture_is_of_a_debate_whose_votes_are_clear():
+    answers = [[0, 0, 1, 1, 2], [0, 0, 0, 1, 1], [0, 1, 2, 3, 4], [0, 0, -1, -1, -1], [0, 1, -1, -1, -1]]
+    assert _tied(np.array(answers)).tolist() == [True, False, True, False, True]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from steelyard.agents.dear.episodes import BEHAVIOURS, KEEP
 from steelyard.agents.dear.rollout import Outcome
@@ -21,9 +22,10 @@ def debate_diagrams(outcome: Outcome) -> tuple[Diagram, ...]:
     if not outcome.history or outcome.answers0.shape[1] > _MOST_AGENTS:
         return ()
     before, after = outcome.vote0 == outcome.truth, outcome.vote == outcome.truth
+    clear = ~_tied(outcome.answers0) & ~_tied(outcome.history[-1])  # who won a tie cannot be seen
     wanted = (
-        ("mended", "A wrong first vote mended", ~before & after),
-        ("broken", "A right first vote broken", before & ~after),
+        ("mended", "A wrong first vote mended", clear & ~before & after),
+        ("broken", "A right first vote broken", clear & before & ~after),
     )
     found = []
     for name, title, rows in wanted:
@@ -55,11 +57,20 @@ def debate_diagram(outcome: Outcome, debate: int, name: str, title: str) -> Diag
                 edges.append(Edge(source=f"{t}-{agent}", target=f"{t + 1}-{agent}", kind="dashed"))
             for peer in np.flatnonzero(outcome.reads[t][debate, agent]).tolist():
                 edges.append(Edge(source=f"{t}-{peer}", target=f"{t + 1}-{agent}"))
+    votes = f"First vote {_letter(int(outcome.vote0[debate]))}, last vote {_letter(int(outcome.vote[debate]))}"
     return Diagram(
-        name=name, title=title, caption=f"{title}; * marks an answer that changed. Rows are agents.",
+        name=name, title=title,
+        caption=f"{votes}, right is {_letter(truth)}. A row is an agent; * marks an answer that changed.",
         nodes=tuple(nodes), edges=tuple(edges[:_MOST_EDGES]),
         columns=("first answers", *(f"round {t + 1}" for t in range(rounds))), legend=_LEGEND,
     )  # fmt: skip
+
+
+def _tied(answers: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return in which debates, shape (B,), no answer of (B, N) has more votes than every other."""
+    counts = np.sort((answers[:, :, None] == answers[:, None, :]).sum(axis=2) * (answers >= 0), axis=1)
+    best = counts[:, -1]
+    return np.asarray(counts.shape[1] - np.argmax(counts == best[:, None], axis=1) > best, dtype=np.bool_)
 
 
 def _letter(answer: int) -> str:
