@@ -70,16 +70,18 @@ CARD = Card(
         "Must-hit of any method that puts named skills first is 1.00 by construction: the same detector finds "
         "the names "
         "for the backfill and for the measure. It says nothing about ranking.",
-        "Most of the gain over plain rankings is coverage backfill. In the full weighing it was 50 points of recall on "
-        "whole workflows. Over the two hybrids with named skills first nothing was gained: no interval lies above 0, and "
-        "at five skills it was 7 points behind on whole workflows and 4 on masked steps (reversed). Support groups changed next to no selection: what they hold is in the backfill's pool already, so with "
-        "backfill they only give roles. In a first measurement of another version they added about nothing, too.",
+        "Most of the gain over plain rankings is coverage backfill. In the full weighing it was 50 points of recall "
+        "on whole workflows. Over the two hybrids with named skills first nothing was gained: no interval lies "
+        "above 0, and at five skills it was 7 points behind on whole workflows and 4 on masked steps (reversed). "
+        "Besides, support groups changed next to no selection: what they hold is in the backfill's pool already, so "
+        "with backfill they only give roles. In a first measurement of another version they added about nothing, "
+        "too.",
         "Growth of a plan stops where a group newly covers less than a twentieth of what is required. A whole workflow "
         "requires some 60 features, so 16 of the 23 plans were the anchor group alone: without backfill GoSkills hands "
         "over about two skills of eight, and its must-hit there (about a third) is no like for like with the "
         "second-hand .73, whose plans are not known. With the stop on the whole score its recall was .33, not .24.",
-        "Where tasks name no skill (masked steps, plugins) nothing was gained over the plain hybrid; on plugins GoSkills "
-        "was 7 points behind it (reversed), and a difference from Graph of Skills' PageRank was not found.",
+        "Where tasks name no skill (masked steps, plugins) nothing was gained over the plain hybrid; on plugins "
+        "GoSkills was 7 points behind it (reversed), and a difference from Graph of Skills' PageRank was not found.",
         "The vector of a whole query sees its first 96 tokens only, which is little of a full workflow; the arm with a "
         "vector per clause, and the hybrid built on it, are the fair comparisons.",
         "Steps are asked with every name masked, and a step's gold are the skills that it named: a strict label of one "
