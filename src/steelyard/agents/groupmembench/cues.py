@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Generic, TypeVar
 
 from steelyard.agents.bm25 import tokenize
@@ -92,14 +92,23 @@ class Names(Generic[Value]):
                 self._meanings.setdefault(words, set()).add(value)
         self._lengths = sorted({len(words) for words in self._meanings}, reverse=True)
 
-    def find(self, tokens: Sequence[str]) -> list[tuple[int, int, set[Value]]]:
-        """Return (start, end, meanings) of the names among ``tokens``, none overlapping, in order."""
+    def find(
+        self, tokens: Sequence[str], known: Callable[[Value], bool] | None = None
+    ) -> list[tuple[int, int, set[Value]]]:
+        """Return (start, end, meanings) of the names among ``tokens``, none overlapping, in order.
+
+        Args:
+            tokens: The query's.
+            known: Which meanings count; a name without one does not take the place of a shorter one. None = all.
+        """
         taken = [False] * len(tokens)
         found = []
         for length in self._lengths:
             for start in range(len(tokens) - length + 1):
                 end = start + length
-                meanings = self._meanings.get(tuple(tokens[start:end]))
+                meanings = self._meanings.get(tuple(tokens[start:end]), set())
+                if known is not None:
+                    meanings = {one for one in meanings if known(one)}
                 if meanings and not any(taken[start:end]):
                     taken[start:end] = [True] * length
                     found.append((start, end, meanings))

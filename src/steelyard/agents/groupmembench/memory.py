@@ -231,8 +231,9 @@ class RankedMemory(ABC):
     def _request(self, query: str, asker: str | None, k: int, at: datetime | str | None, anchor: str | None) -> Request:
         table = self._table
         if asker is not None and not self.allow_unknown_asker and not table.knows(asker):
+            near = did_you_mean(asker, table.public_authors())  # never a name that only hidden messages bear
             raise UnknownUserError(
-                f"asker {asker!r} neither wrote a message nor is in an audience.{did_you_mean(asker, table.people())} "
+                f"asker {asker!r} neither wrote a message nor is in an audience.{near} "
                 "Give allow_unknown_asker=True to search what is public."
             )
         seen = table.visible(asker, at)

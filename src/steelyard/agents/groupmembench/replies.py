@@ -21,12 +21,21 @@ class Links:
     Args:
         table: The messages.
         changes: Which rows are changes, shape (N,).
+        seen: Rows that link at all, shape (N,); None = all.
+
+    Attributes:
+        circular: Whether replies ran in a circle, which has been cut.
     """
 
-    def __init__(self, table: MessageTable, changes: Mask) -> None:
+    def __init__(self, table: MessageTable, changes: Mask, seen: Mask | None = None) -> None:
         parents = table.parents.astype(np.int64)
+        if seen is not None:
+            parents[~seen | ~seen[parents]] = -1
+        self.circular = False
         if (parents >= np.arange(len(parents))).any():  # only then can there be a circle
-            parents[on_cycle(parents)] = -1
+            circle = on_cycle(parents)
+            self.circular = bool(circle.any())
+            parents[circle] = -1
         self.parents = parents
         replies = np.flatnonzero(parents >= 0)
         self.rows = replies[np.argsort(parents[replies], kind="stable")]
@@ -52,12 +61,30 @@ class Links:
         within = np.arange(len(place)) - np.repeat(np.cumsum(count) - count, count)
         return self.rows[first[place] + within], place
 
-    def changes_below(self, rows: Ints) -> Ints:
-        """Return the changes that reply, directly or not, to one of ``rows``; each once, rising."""
+    def changes_below(self, rows: Ints, seen: Mask | None = None) -> Ints:
+        """Return the changes that reply, directly or not, to one of ``rows`` (rising); each once, rising.
+
+        Only seen rows are on the way, and only seen changes come back.
+        """
         low, high = np.searchsorted(self._ancestors, rows, "left"), np.searchsorted(self._ancestors, rows, "right")
         count = high - low
         within = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
-        return np.unique(self._changes[np.repeat(low, count) + within])
+        changes = np.unique(self._changes[np.repeat(low, count) + within])
+        return changes if seen is None else changes[seen[changes] & self._reach(changes, rows, seen)]
+
+    def _reach(self, changes: Ints, rows: Ints, seen: Mask) -> Mask:
+        """Return which of ``changes`` have one of ``rows`` above them by seen rows alone."""
+        reached = np.zeros(len(changes), np.bool_)
+        active, above = np.arange(len(changes)), self.parents[changes]
+        for _ in range(_DEPTH):
+            on = (above >= 0) & seen[above]
+            active, above = active[on], above[on]
+            if not len(active):
+                break
+            hit = np.isin(above, rows)
+            reached[active[hit]] = True
+            active, above = active[~hit], self.parents[above[~hit]]
+        return reached
 
     def decision_of(self, changes: Ints, decisions: Mask, noise: Mask, seen: Mask | None) -> Ints:
         """Return the row that each of ``changes`` changes, or -1: the nearest decision above it, else its parent.
@@ -167,11 +194,9 @@ def supersede(
         boost: Factor of a change, at least 1.
         factor: Factor of what was changed, at most 1.
     """
-    changes = links.changes_below(lent.rows[lent.scores > 0])
+    changes = links.changes_below(lent.rows[lent.scores > 0], seen)
     noise = table.noise
     changes = changes[~noise[changes]]
-    if seen is not None:
-        changes = changes[seen[changes]]
     decisions = links.decision_of(changes, acts.decisions, noise, seen)
     changes, decisions = changes[decisions >= 0], decisions[decisions >= 0]
     rows = np.unique(np.concatenate([lent.rows, changes, decisions]))

@@ -211,7 +211,7 @@ class StructuredGroupMemory(RankedMemory):
 
     def _rank_thread(self, request: Request) -> list[Found]:
         words = self._words.scores(tokenize(request.query))
-        links = self._links() if self.use_reply else None
+        links = self._links(request.seen) if self.use_reply else None
         extra = [(self._table.row(one), self._table.row(two)) for one, two in self._extra] if self.use_reply else []
         weights = self.thread if self.use_speaker else self.thread._replace(speaker=0.0)
         scores = anchored_scores(self._table, links, extra, words, request, weights)
@@ -264,16 +264,17 @@ class StructuredGroupMemory(RankedMemory):
             return cues.Names(names + tails + spaced)
 
         names = self._cached(column, make)
-        # A name that only hidden messages bear is not known to the asker; it must not change the ranking.
-        found = set().union(*(meanings for _, _, meanings in names.find(tokens)))
-        if request.seen is None:
-            return found
-        return {code for code in found if bool((codes.codes[request.seen] == code).any())}
+        seen = request.seen
+
+        def known(code: int) -> bool:
+            """Return whether a seen message bears a name; one that only hidden messages bear must change nothing."""
+            return seen is None or bool((codes.codes[seen] == code).any())
+
+        return set().union(*(meanings for _, _, meanings in names.find(tokens, known)))
 
     def _alias_names(self, request: Request) -> cues.Names[tuple[str, ...]]:
         """Return the groups of names that the asker's own view of the chat shows, found by any of their names."""
         seen = request.seen
-        key = None if seen is None else np.packbits(seen).tobytes()
 
         def make() -> cues.Names[tuple[str, ...]]:
             pairs = [*self._given, *((one, two) for row, one, two in self._glossary if seen is None or seen[row])]
@@ -281,7 +282,7 @@ class StructuredGroupMemory(RankedMemory):
                 pairs += self._coreference(seen)
             return cues.Names((name, group) for group in merged(pairs) for name in group)
 
-        names: cues.Names[tuple[str, ...]] = self._cached(("aliases", key), make)
+        names: cues.Names[tuple[str, ...]] = self._cached(("aliases", None if seen is None else _packed(seen)), make)
         return names
 
     def _coreference(self, seen: Mask | None) -> list[tuple[str, str]]:
@@ -289,7 +290,7 @@ class StructuredGroupMemory(RankedMemory):
         rows = np.arange(len(table)) if seen is None else np.flatnonzero(seen)
         if not 0 < len(rows) <= _COREFERENCE_LIMIT or self.alias_tau is None:
             return []
-        roots, parents = np.arange(len(table)), self._links().parents
+        roots, parents = np.arange(len(table)), self._links(seen).parents
         above = np.where(parents >= 0, parents, roots)
         if seen is not None:
             above = np.where(seen[above], above, roots)
@@ -341,8 +342,9 @@ class StructuredGroupMemory(RankedMemory):
         top = top_k(scores, max(self.top_m, request.k), table.keys, allowed=request.allowed)
         if self.use_reply:
             lent = replies.lend(
-                self._links(), top, scores, noise=table.noise, seen=request.seen, decay=self.decay, hops=self.hops
-            )
+                self._links(request.seen), top, scores,
+                noise=table.noise, seen=request.seen, decay=self.decay, hops=self.hops,
+            )  # fmt: skip
         else:
             rows = np.sort(top)
             lent = replies.Lent(rows, scores[rows], np.full(len(rows), -1))
@@ -369,8 +371,9 @@ class StructuredGroupMemory(RankedMemory):
         table = self._table
         acts = replies.Acts(self._changes.values, self._changes.values | self._decisions.values)
         changed = replies.supersede(
-            self._links(), table, lent, scores, acts, seen=request.seen, boost=self.change_boost, factor=self.superseded
-        )
+            self._links(request.seen), table, lent, scores, acts,
+            seen=request.seen, boost=self.change_boost, factor=self.superseded,
+        )  # fmt: skip
         best = changed.rows[top_k(changed.scores, _RESTATED_AMONG, table.keys[changed.rows])].tolist()
         instants, channels, scaled = table.instants, table.channels.codes, changed.scores.copy()
         words: dict[int, frozenset[str]] = {}
@@ -388,9 +391,18 @@ class StructuredGroupMemory(RankedMemory):
                     changed.change_of[row] = change
         return changed._replace(scores=scaled)
 
-    def _links(self) -> replies.Links:
-        links: replies.Links = self._cached("links", lambda: replies.Links(self._table, self._changes.values))
-        return links
+    def _links(self, seen: Mask | None) -> replies.Links:
+        """Return the reply links; where replies run in circles, the view's, lest a hidden one closes a circle."""
+        table, changes = self._table, self._changes.values
+        links: replies.Links = self._cached("links", lambda: replies.Links(table, changes))
+        if seen is None or not links.circular:
+            return links
+        of_view: replies.Links = self._cached(("links", _packed(seen)), lambda: replies.Links(table, changes, seen))
+        return of_view
+
+
+def _packed(mask: Mask) -> bytes:
+    return np.packbits(mask).tobytes()
 
 
 def _among(codes: NDArray[np.int32], wanted: set[int]) -> Mask:

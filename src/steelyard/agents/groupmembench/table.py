@@ -227,9 +227,9 @@ class MessageTable:
             table.extend(block)
         return table
 
-    def people(self) -> set[str]:
-        """Return everyone who wrote a message or is named in an audience."""
-        return set(self.authors.words).union(*(words for words in self.audiences.words if words is not None))
+    def public_authors(self) -> set[str]:
+        """Return everyone who wrote a message without an audience."""
+        return {self.authors.words[code] for code in np.unique(self.authors.codes[self.visible(None)]).tolist()}
 
     def knows(self, person: str) -> bool:
         """Return whether ``person`` wrote a message or is named in an audience."""
