@@ -221,7 +221,7 @@ class TestUser:
 
     def test_a_chat_with_links_is_asked_for_its_threads(self, jsonl):
         task = user_task(str(jsonl))
-        assert task.name == "own_threads"
+        assert task.name == "user"
         arrays = task.load()
         asked = [
             len(
@@ -244,7 +244,7 @@ class TestUser:
         ]  # fmt: skip
         path.write_text("\n".join(map(json.dumps, rows)))
         task = user_task(str(jsonl), questions=str(path))
-        assert task.name == "own_questions"
+        assert task.name == "user"
         cell = CellInput(task.name, "structured", {}, {}, {}, 1, task.load())
         found = run(cell).metrics
         assert 0 <= found["micro"] <= 1
@@ -263,7 +263,7 @@ class TestUser:
     def test_json_lines_are_known_by_their_rows_and_a_chat_may_be_given_as_such(self, jsonl):
         other = jsonl.with_suffix(".txt")
         other.write_bytes(jsonl.read_bytes())
-        assert user_task(other).name == user_task(GroupChat.from_jsonl(jsonl)).name == "own_threads"
+        assert user_task(other).name == user_task(GroupChat.from_jsonl(jsonl)).name == "user"
 
     def test_neither_questions_nor_links_is_one_clear_error(self):
         with pytest.raises(InputError, match=r"no questions and 0 threads .* \(--questions\)"):
@@ -299,7 +299,7 @@ class TestUser:
         for kind in BENCH.task("six_types").load()["types"].tolist():
             rows = [{"id": f"{kind}{n}", "question": "When?", "answer": "x", "asking_user_id": asker} for n in range(3)]
             (tmp_path / "questions" / "Finance" / f"{kind}.jsonl").write_text("\n".join(map(json.dumps, rows)))
-        assert user_task(tmp_path, domain="Finance").name == "own_questions"
+        assert user_task(tmp_path, domain="Finance").name == "user"
 
     def test_other_exports_are_told_apart(self, tmp_path):
         slack = tmp_path / "slack" / "general"
@@ -307,7 +307,7 @@ class TestUser:
         rows = [{"user": f"u{n % 3}", "text": f"{FOUR} {n}", "ts": f"{1000 + n}.0", "type": "message",
                  "thread_ts": f"{1000 + n - n % 3}.0"} for n in range(60)]  # fmt: skip
         (slack / "2025-01-01.json").write_text(json.dumps(rows))
-        assert user_task(tmp_path / "slack").name == "own_threads"
+        assert user_task(tmp_path / "slack").name == "user"
         talked = [
             {"id": str(n), "author": {"id": f"u{n % 3}", "name": f"u{n % 3}"}, "content": f"{FOUR} {n}",
              "timestamp": f"2025-01-01T10:{n:02d}:00+00:00",
@@ -318,7 +318,7 @@ class TestUser:
         folder = tmp_path / "discord"
         folder.mkdir()
         (folder / "x.json").write_text(json.dumps(export))
-        assert user_task(folder).name == user_task(folder / "x.json").name == "own_threads"
+        assert user_task(folder).name == user_task(folder / "x.json").name == "user"
         with pytest.raises(InputError, match="threads"):
             user_task(Path(__file__).parent / "groupmembench_60.json")
 

@@ -26,13 +26,12 @@ from steelyard.agents.groupmembench.user import Options, user_task
 from steelyard.contracts import BenchSpec, Block, CellInput, Diagram, Measured, Profile, Task
 
 GENERATED = ("six_types", "circular")
-THREADS = ("irc", "own_threads")
 _HARD_TYPES = ("knowledge_update", "term_ambiguity")
 
 
 def run(cell: CellInput) -> Measured:
     """Compute one cell: every memory on a chat (``structured``), chance, or the ceiling."""
-    if cell.task in THREADS:
+    if cell.task == "irc" or "since" in cell.data:  # threads, real or the user's own
         return run_threads(cell)
     if cell.task in GENERATED:
         made = tasks.chat_of(cell)

@@ -2,7 +2,8 @@
 
 Fixed before any chat of the frozen generator was put to the structured memory. Offsets are the bars of the
 reconstruction; a margin of 0 asks for a lower limit above the bar and no more. The sentences about real threads were
-fixed with reference figures of the same logs at hand, taken elsewhere with the same rules.
+fixed with reference figures of the same logs at hand, taken elsewhere with the same rules; those about a user's own
+chat, without any bar, came later.
 """
 
 from __future__ import annotations
@@ -100,6 +101,18 @@ QUESTION_CLAIMS = (
 )  # fmt: skip
 
 
+def _own(id: str, text: str, versus: str) -> Claim:
+    return _claim(id, text, versus, task="user", metric="recall", offset=0.0)
+
+
+OWN_CLAIMS = (
+    _own("own_above_bm25", "On your chat, the structured memory finds more of what belongs together than BM25", "bm25"),
+    _own("own_above_header", "… more than BM25 with header", "bm25_header"),
+    _own("own_above_recency", "… more than the next ten messages, where threads are asked for", "recency"),
+    *(_own(f"own_{arm}", f"On your chat, more is found with {name}", arm) for arm, name in _THREAD_PARTS.items()),
+)
+
+
 def _paper(id: str, text: str, arm: str, versus: str | float, paper: str, metric: str = "micro") -> Claim:
     return Claim(
         id=id, text=text, metric=metric, arm=arm, versus=versus, direction="higher", paper=paper, paper_scale_only=True
@@ -116,4 +129,4 @@ PAPER_CLAIMS = (
     _paper("paper_bm25", "BM25 matches or exceeds most agent memories", "bm25", "most agent memories",
            "43.22 % (309 of 715) against the maximum of 46.0 %"),
 )  # fmt: skip
-CLAIMS = (*THREAD_CLAIMS, *QUESTION_CLAIMS, *PAPER_CLAIMS)
+CLAIMS = (*THREAD_CLAIMS, *QUESTION_CLAIMS, *OWN_CLAIMS, *PAPER_CLAIMS)

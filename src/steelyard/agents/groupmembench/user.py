@@ -15,7 +15,7 @@ from steelyard.agents.groupmembench.chat import GroupChat
 from steelyard.agents.groupmembench.messages import Message
 from steelyard.agents.groupmembench.protocol import GroupMemBench
 from steelyard.agents.groupmembench.questions import Question, read_questions
-from steelyard.agents.groupmembench.thread_recall import Link, threads_of
+from steelyard.agents.groupmembench.thread_recall import LEAST_WORDS, Link, threads_of
 from steelyard.card import Frozen
 from steelyard.contracts import Task
 from steelyard.data.irc import read_irc_log
@@ -25,6 +25,7 @@ from steelyard.models.paths import usable_path
 LARGEST = 100_000
 """Messages of a chat that a weighing takes; every arm indexes all of them for every seed."""
 
+TASK = "user"
 _LEAST = 2  # threads or questions per part
 _SNIFFED = 4096
 _ASCII, _ANNOTATION = ".ascii.txt", ".annotation.txt"
@@ -74,18 +75,19 @@ def _with_questions(chat: GroupChat, messages: Sequence[Message], asked: Sequenc
         if missing:
             raise InputError(f"question '{one.id}': gold_ids names '{missing[0]}', which is no message of the chat")
     arrays = {name: array for name, array in chats.encode(messages, (), asked).items() if name != "links"}
-    return Task("own_questions", f"your {len(asked)} questions on {len(chat)} messages", lambda: arrays, "your own")
+    return Task(TASK, f"your {len(asked)} questions on {len(chat)} messages", lambda: arrays, "your own")
 
 
 def _with_threads(chat: GroupChat, messages: Sequence[Message], links: Sequence[Link], since: int) -> Task:
     threads = threads_of(chat, links, since)
     if len(threads) < tasks.USER_PARTS * _LEAST:
         raise InputError(
-            f"data has no questions and {len(threads)} threads of 3 messages or more by its own reply links; give at "
-            f"least {tasks.USER_PARTS * _LEAST} threads, or a file of questions (--questions)"
+            f"data has no questions and {len(threads)} threads of 3 messages or more, the first of {LEAST_WORDS} words "
+            f"or more, by its own reply links; give at least {tasks.USER_PARTS * _LEAST} threads, or a file of "
+            "questions (--questions)"
         )
     arrays = {**chats.encode(messages, links), "since": np.array(since)}
-    return Task("own_threads", f"threads of your {len(chat)} messages", lambda: arrays, "your own")
+    return Task(TASK, f"threads of your {len(chat)} messages", lambda: arrays, "your own")
 
 
 def _load(source: Any, options: Options) -> tuple[GroupChat, list[Question], int]:
