@@ -22,6 +22,7 @@ from steelyard.agents.groupmembench.messages import Message, UnknownUserError
 from steelyard.agents.groupmembench.phrases import FastIndex, PhraseIndex
 from steelyard.agents.groupmembench.structured import StructuredGroupMemory
 from steelyard.agents.groupmembench.table import MessageTable
+from steelyard.agents.ranking import rrf
 from steelyard.errors import InputError
 from steelyard.models.embedders import HashingEmbedder
 
@@ -416,3 +417,18 @@ def test_hybrid_scores_are_reciprocal_ranks():
     assert hits[0].score == pytest.approx(2 / 61)
     assert hits[1].score == pytest.approx(2 / 62)
     assert hits[1].why == {"ranks": {"BM25Memory 0": 2, "BM25Memory 1": 2}}
+
+
+@given(st.integers(1, 40), st.integers(0, 99), st.integers(1, 6), st.integers(1, 9))
+def test_hybrid_is_the_fusion_of_what_its_memories_find(n, seed, k, depth):
+    messages = chat(n, seed)
+    hybrid = filled(
+        lambda: HybridMemory(BM25Memory(), DenseMemory(HashingEmbedder(16)), rrf_k=7, depth=depth), messages
+    )
+    for asker in (None, messages[0].author):
+        found = [memory.search("alpha beta", asker=asker, k=max(k, depth)) for memory in hybrid.memories]
+        peer = rrf([[hit.id for hit in hits] for hits in found], k=7)
+        best = sorted(peer, key=lambda id_: (-peer[id_], hybrid.memories[0].tie_key(id_)))[:k]
+        shown = {hit.id: hit.message for hits in found for hit in hits}
+        hits = hybrid.search("alpha beta", asker=asker, k=k)
+        assert [(hit.id, hit.score, hit.message) for hit in hits] == [(one, peer[one], shown[one]) for one in best]

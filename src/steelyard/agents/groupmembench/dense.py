@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from datetime import datetime
+from heapq import nlargest
 from typing import Any
 
 import numpy as np
@@ -155,13 +157,31 @@ class HybridMemory:
         """Return the ``k`` best messages as :meth:`RankedMemory.search` does; ``why`` holds the rank in each memory."""
         RankedMemory.check_k(k)
         depth = max(k, self.depth)
-        hits: dict[str, Hit] = {}
-        ranks: dict[str, dict[str, int]] = {}
-        for number, memory in enumerate(self.memories):
-            name = f"{type(memory).__name__} {number}"
-            for rank, hit in enumerate(memory.search(query, asker=asker, k=depth, at=at, anchor=anchor), 1):
-                hits.setdefault(hit.id, hit)
-                ranks.setdefault(hit.id, {})[name] = rank
+        ranks: dict[str, dict[int, int]] = {}  # of an id: its rank by the number of the memory
+        with ExitStack() as held:
+            # Locks are taken in one order, whatever the order in which memories were given: nobody waits in a circle.
+            order = sorted(range(len(self.memories)), key=lambda number: id(self.memories[number]))
+            rankings = {
+                number: held.enter_context(self.memories[number].ranking(query, asker, depth, at, anchor))
+                for number in order
+            }
+            for number in range(len(self.memories)):
+                for rank, id_ in enumerate(rankings[number][0], 1):
+                    ranks.setdefault(id_, {})[number] = rank
+            hits = []
+            for id_, score in self._fused(ranks, k):
+                number, rank = next(iter(ranks[id_].items()))
+                message = rankings[number][1](rank - 1).message
+                hits.append(Hit(id_, score, message, {"ranks": self._named(ranks[id_])}))
+            return hits
+
+    def _fused(self, ranks: dict[str, dict[int, int]], k: int) -> list[tuple[str, float]]:
+        """Return the ``k`` best ids with their scores."""
         scores = {id_: sum(1 / (self.rrf_k + rank) for rank in sorted(found.values())) for id_, found in ranks.items()}
-        best = sorted(scores, key=lambda id_: (-scores[id_], self.memories[0].tie_key(id_)))[:k]
-        return [Hit(id_, scores[id_], hits[id_].message, {"ranks": ranks[id_]}) for id_ in best]
+        last = min(nlargest(k, scores.values()), default=0.0)
+        near = [id_ for id_, score in scores.items() if score >= last]  # only these need their ties broken
+        near.sort(key=lambda id_: (-scores[id_], self.memories[0].tie_key(id_)))
+        return [(id_, scores[id_]) for id_ in near[:k]]
+
+    def _named(self, ranks: dict[int, int]) -> dict[str, int]:
+        return {f"{type(self.memories[number]).__name__} {number}": rank for number, rank in ranks.items()}

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from itertools import islice
@@ -204,9 +205,13 @@ class RankedMemory(ABC):
             UnknownUserError: ``asker`` neither wrote a message nor is in an audience.
             InputError: The query is empty, ``k`` is below 1, or the asker sees no message with the anchor's id.
         """
+        self._check_query(query)
+        return self._search(query, asker, k, at, anchor)
+
+    @staticmethod
+    def _check_query(query: str) -> None:
         if not isinstance(query, str) or not query.strip():
             raise InputError("query must be a text that is not empty.")
-        return self._search(query, asker, k, at, anchor)
 
     @staticmethod
     def check_k(k: int) -> None:
@@ -218,15 +223,35 @@ class RankedMemory(ABC):
         """Return what orders messages of equal scores: the lower key comes first."""
         return self._table.key(id_)
 
+    @contextmanager
+    def ranking(
+        self, query: str, asker: str | None, k: int, at: datetime | str | None, anchor: str | None
+    ) -> Iterator[tuple[list[str], Callable[[int], Hit]]]:
+        """Hold this memory still and give the ids that :meth:`search` finds, and what makes the hit of a place.
+
+        Making a message costs more than ranking it, so who wants few of the found asks for those.
+        """
+        self._check_query(query)
+        with self._lock:
+            found, seen = self._found(query, asker, k, at, anchor)
+            yield [self._table.id(one.row) for one in found], lambda place: self._hit(found[place], seen)
+
     def _search(
         self, query: str, asker: str | None, k: int, at: datetime | str | None, anchor: str | None
     ) -> list[Hit]:
-        self.check_k(k)
         with self._lock:
-            if not len(self._table):
-                return []
-            request = self._request(query, asker, int(k), at, anchor)
-            return [self._hit(one, request.seen) for one in self._rank(request)]
+            found, seen = self._found(query, asker, k, at, anchor)
+            return [self._hit(one, seen) for one in found]
+
+    def _found(
+        self, query: str, asker: str | None, k: int, at: datetime | str | None, anchor: str | None
+    ) -> tuple[list[Found], Mask | None]:
+        """Return what was found, best first, and which rows the asker sees."""
+        self.check_k(k)
+        if not len(self._table):
+            return [], None
+        request = self._request(query, asker, int(k), at, anchor)
+        return self._rank(request), request.seen
 
     def _request(self, query: str, asker: str | None, k: int, at: datetime | str | None, anchor: str | None) -> Request:
         table = self._table
