@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from steelyard import agents
 from steelyard.agents.groupmembench.langgraph import LangGraphMemoryStore, StoredItem
 from steelyard.agents.groupmembench.lexical import BM25Memory
 from steelyard.agents.groupmembench.mem0 import Mem0Memory
@@ -294,3 +295,8 @@ def test_llamaindex_retriever(monkeypatch):
     (first, *_) = retriever.retrieve("lunch")
     assert type(first) is NodeWithScore
     assert type(first.node) is TextNode
+
+
+def test_the_room_exports_the_adapters():
+    for adapter in (Mem0Memory, LangGraphMemoryStore, LangChainMemoryRetriever, LlamaIndexMemoryRetriever):
+        assert getattr(agents, adapter.__name__) is adapter
