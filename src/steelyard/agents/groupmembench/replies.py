@@ -73,7 +73,7 @@ class Links:
         return changes if seen is None else changes[seen[changes] & self._reach(changes, rows, seen)]
 
     def _reach(self, changes: Ints, rows: Ints, seen: Mask) -> Mask:
-        """Return which of ``changes`` have one of ``rows`` above them by seen rows alone."""
+        """Return which of ``changes`` have one of ``rows`` (rising, not none) above them by seen rows alone."""
         reached = np.zeros(len(changes), np.bool_)
         active, above = np.arange(len(changes)), self.parents[changes]
         for _ in range(_DEPTH):
@@ -81,7 +81,7 @@ class Links:
             active, above = active[on], above[on]
             if not len(active):
                 break
-            hit = np.isin(above, rows)
+            hit = rows[np.minimum(np.searchsorted(rows, above), len(rows) - 1)] == above
             reached[active[hit]] = True
             active, above = active[~hit], self.parents[above[~hit]]
         return reached
