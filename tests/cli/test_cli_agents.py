@@ -97,6 +97,7 @@ def test_what_a_person_wrote_can_be_deleted(steelyard, chat):
     ("words", "said"),
     [
         (("search", "none.db", "x"), "no such memory"),
+        (("index", "none.json", "new.db"), "none.json cannot be read"),
         (("search", "team.db", "x", "--asker", "zed"), "Leave --asker out to search what is public"),
         (("search", "team.db", "x", "--asker", "anne"), "Did you mean 'ann'?"),
         (("forget", "chat.jsonl", "--author", "bob"), "chat.jsonl is no memory"),

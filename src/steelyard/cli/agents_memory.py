@@ -53,8 +53,8 @@ def _told_by_name(path: Path) -> str | None:
     """Return the format that the name of a file or folder tells, or None."""
     if path.is_dir():
         return "slack" if any(path.glob("*/*.json")) else "discord" if any(path.glob("*.json")) else None
-    by_suffix = {".jsonl": "jsonl", ".ndjson": "jsonl", ".txt": "irc", ".log": "irc"}
-    if path.suffix == ".json":
+    by_suffix = {".jsonl": "jsonl", ".ndjson": "jsonl", ".txt": "irc", ".log": "irc", ".json": "groupmembench"}
+    if path.suffix == ".json" and path.is_file():
         with path.open("rb") as file:  # a Discord export says so in its first keys
             return "discord" if b'"messages"' in file.read(65_536) else "groupmembench"
     return by_suffix.get(path.suffix)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import sqlite3
 import stat
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 from hypothesis import given, settings
@@ -71,6 +71,15 @@ def test_a_faulty_batch_adds_nothing(tmp_path):
             "surrogates": [Message("\ud800", "x", "ana")],
             "cannot be stored": [Message("o", "x", "ana", truth={"a": object()})],
             "must be Message": ["text"],
+            "role must be": [Message("p", "x", "ana", role=3)],  # no memory takes these in: the store would be lost
+            "channel must be": [Message("p", "x", "ana", channel={"a": 1})],
+            "position must be": [Message("p", "x", "ana", position=-1)],
+            "is_noise must be": [Message("p", "x", "ana", is_noise="x")],
+            "audience must hold": [Message("p", "x", "ana", audience=frozenset({1, "bob"}))],
+            "years 1 to 9999": [Message("p", "x", "ana", timestamp="0001-01-01T00:00:00+14:00")],
+            "9999 in UTC": [
+                Message("p", "x", "ana", timestamp=datetime.max.replace(tzinfo=timezone(-timedelta(hours=9))))
+            ],
         }
         for says, batch in bad.items():
             with pytest.raises(InputError, match=says):
@@ -85,6 +94,15 @@ def test_a_faulty_batch_adds_nothing(tmp_path):
 
 def bytes_of(tmp_path):
     return b"".join(path.read_bytes() for path in sorted(tmp_path.iterdir()))
+
+
+def test_odd_zones_do_not_lock_a_memory(tmp_path):
+    stamps = ["2025-01-01T00:00:00-23:59:59", "2025-01-01T00:00:00+23:59:59", "0001-01-01T00:00:00-00:00:30"]
+    with MemoryStore(tmp_path / "s.db") as store:
+        memory = store.attach(BM25Memory())
+        store.add_many(Message(str(i), "hello", "ana", timestamp=stamp) for i, stamp in enumerate(stamps))
+        found = {hit.id: hit.message.timestamp for hit in memory.search("hello", asker="ana")}
+        assert found == {str(i): datetime.fromisoformat(stamp) for i, stamp in enumerate(stamps)}
 
 
 def test_a_deleted_user_is_gone_from_file_log_and_indexes(tmp_path):

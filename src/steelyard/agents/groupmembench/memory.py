@@ -24,7 +24,6 @@ from steelyard.agents.groupmembench.table import Mask, MessageTable
 from steelyard.errors import InputError, did_you_mean
 
 _BLOCK = 8192  # messages added at a time
-_WORDS = ("channel", "reply_to", "role", "phase", "topic", "decision_type")
 
 
 class Memory(Protocol):
@@ -109,7 +108,7 @@ class RankedMemory(ABC):
         """
         source, added = iter(messages), 0
         while block := tuple(islice(source, _BLOCK)):
-            block = tuple(_checked(message) for message in block)
+            block = tuple(checked(message) for message in block)
             with self._lock:
                 prepared = self._prepare(block)
                 first = len(self._table)
@@ -138,7 +137,7 @@ class RankedMemory(ABC):
         Raises:
             InputError: As for :meth:`add`; the old message stays then.
         """
-        new = _checked(message)
+        new = checked(message)
         with self._lock:
             row = self._table.row(new.id)
             if row < 0:
@@ -299,18 +298,3 @@ class RankedMemory(ABC):
     @abstractmethod
     def _rank(self, request: Request) -> list[Found]:
         """Return at most ``request.k`` allowed rows, best first."""
-
-
-def _checked(message: Message) -> Message:
-    """Return ``message`` as :func:`checked` does, once its other words are texts too."""
-    message = checked(message)
-    for name in _WORDS:
-        value = getattr(message, name)
-        if value is not None and not isinstance(value, str):
-            raise InputError(f"message {message.id!r}: {name} must be text or None, got {type(value).__name__}.")
-    place = message.position
-    if place is not None and not (isinstance(place, int) and 0 <= place < 1 << 62):
-        raise InputError(f"message {message.id!r}: position must be a line number of at least 0 or None.")
-    if message.is_noise not in (None, False, True):
-        raise InputError(f"message {message.id!r}: is_noise must be true, false or None, got {message.is_noise!r:.40}.")
-    return message

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from steelyard.errors import InputError
+
+_WORDS = ("channel", "reply_to", "role", "phase", "topic", "decision_type")
 
 
 class UnknownUserError(InputError, KeyError):
@@ -87,24 +89,53 @@ def checked(message: Message) -> Message:
         raise InputError(f"message {message.id!r} by {message.author!r}: id and author must not be empty.")
     if message.audience is not None and not isinstance(message.audience, frozenset):
         raise InputError(f"message {message.id!r}: audience must be a frozenset of names or None.")
+    if message.audience is not None and not all(isinstance(name, str) for name in message.audience):
+        raise InputError(f"message {message.id!r}: audience must hold names, as text.")
+    _check_rest(message)
     if isinstance(message.timestamp, str):
         return replace(message, timestamp=parse_time(message.timestamp, f"message {message.id!r}"))
     if message.timestamp is not None and not isinstance(message.timestamp, datetime):
         raise InputError(f"message {message.id!r}: timestamp must be a datetime, ISO 8601 text or None.")
+    if message.timestamp is not None:
+        _check_instant(message.timestamp, f"message {message.id!r}")
     return message
+
+
+def _check_rest(message: Message) -> None:
+    """Refuse what a store would keep and no memory could take in."""
+    for name in _WORDS:
+        value = getattr(message, name)
+        if value is not None and not isinstance(value, str):
+            raise InputError(f"message {message.id!r}: {name} must be text or None, got {type(value).__name__}.")
+    place, noise = message.position, message.is_noise
+    if place is not None and not (isinstance(place, int) and 0 <= place < 1 << 62):
+        raise InputError(f"message {message.id!r}: position must be a line number of at least 0 or None.")
+    if noise is not None and not isinstance(noise, bool):
+        raise InputError(f"message {message.id!r}: is_noise must be true, false or None, got {noise!r:.40}.")
+
+
+def _check_instant(stamp: datetime, where: str) -> None:
+    """Refuse an instant that has no date in UTC: a memory, which keeps instants, could not give it back."""
+    try:
+        if stamp.tzinfo is not None:
+            stamp.astimezone(UTC)
+    except OverflowError:
+        raise InputError(f"{where}: timestamp {stamp.isoformat()} lies outside the years 1 to 9999 in UTC.") from None
 
 
 def parse_time(text: str, where: str) -> datetime | None:
     """Return the instant that ISO 8601 text names; empty text names none.
 
     Raises:
-        InputError: It is not ISO 8601.
+        InputError: It is not ISO 8601, or outside the years 1 to 9999.
     """
     if not text.strip():
         return None
     try:
-        return datetime.fromisoformat(text.strip())
+        stamp = datetime.fromisoformat(text.strip())
     except ValueError:
         raise InputError(
             f"{where}: timestamp {text[:80]!r} is not ISO 8601; write it like 2025-06-19T10:00:00 or with a zone."
         ) from None
+    _check_instant(stamp, where)
+    return stamp

@@ -278,4 +278,4 @@ def _microseconds(stamp: datetime) -> int:
 
 def _offset_minutes(stamp: datetime) -> int:
     offset = stamp.utcoffset()
-    return _NAIVE if offset is None else int(offset.total_seconds()) // 60
+    return _NAIVE if offset is None else int(offset.total_seconds() / 60)  # toward 0: a day is no zone
