@@ -128,8 +128,18 @@ def test_blocks_with_their_own_seeds_and_params(store, monkeypatch):
     plan = make_plan("toys.coin", store)
     assert [(cell["arm"], cell["seed"]) for cell in plan.cells] == [("biased", 0), ("nan", 0), ("biased", 1)]
     assert [cell["spec"]["params"] for cell in plan.cells[:2]] == [{"sleep": 0.1}, {"sleep": 0.5, "extra": 1}]
-    assert plan.record["without_verdict"] == ["noise"]
+    assert plan.record["without_verdict"] == [["noise", "nan"]]
     assert [arm["name"] for arm in plan.record["arms"]] == ["biased", "oracle", "nan"]
+
+
+def test_an_arm_on_fewer_seeds_takes_no_verdict_from_the_others():
+    blocks = (
+        Block(tasks=("a", "b"), arms=("ours", "theirs")),
+        Block(tasks=("a",), arms=("late",), seeds=1),
+        Block(tasks=("a",), arms=("ours",), seeds=1, params={"extra": 1}),
+        Block(tasks=("c",), arms=("ours", "theirs"), seeds=1),
+    )
+    assert _few(blocks) == ["c", ["a", "late"]]
 
 
 def test_arms(store):

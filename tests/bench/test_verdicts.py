@@ -247,7 +247,7 @@ def test_one_verdict_per_task_and_none_for_few_seeds_or_absent_arms():
         ("b", Outcome.REVERSED),
     ]
     assert [v.task for v in judged(claim(tasks=("b",)), two)] == ["b"]
-    assert [v.task for v in judged(claim(), two, few=frozenset({"b"}))] == ["digits"]
+    assert [v.task for v in judged(claim(), two, few={("b", "ours")})] == ["digits"]
     for missing in (claim(arm="nobody"), claim(paper_scale_only=True), claim(tasks=("c",))):
         found = judged(missing, two)
         assert [v.outcome for v in found] == [Outcome.NOT_TESTABLE]

@@ -240,6 +240,17 @@ def make_cell(method: str, profile: Profile, source: str, root: str, content: Ma
     }
 
 
+def _few(blocks: Sequence[Block]) -> list[str | list[str]]:
+    """Return what has too few seeds for a verdict: a task with all its arms, or [task, arm] beside others on all."""
+    whole = {(task, arm) for block in blocks if block.seeds is None for task in block.tasks for arm in block.arms}
+    judged = {task for task, _ in whole}
+    few = {(task, arm) for block in blocks if block.seeds is not None for task in block.tasks for arm in block.arms}
+    return [
+        *sorted({task for task, _ in few} - judged),
+        *(list(pair) for pair in sorted(few - whole) if pair[0] in judged),
+    ]
+
+
 def plan_record(
     spec: BenchSpec,
     profile: Profile,
@@ -251,7 +262,6 @@ def plan_record(
 ) -> dict[str, Any]:
     """Return what the store keeps of a plan beside its cells: all that a reader of the results needs."""
     ran = {name for block in blocks for name in block.arms}
-    few = sorted({task for block in blocks if block.seeds is not None for task in block.tasks})
     derived = [arm for arm in spec.arms if arm.derived]
     return {
         "id": f"{spec.method.rpartition('.')[2]}-{profile.name}-{secrets.token_hex(3)}",
@@ -261,7 +271,7 @@ def plan_record(
         "source": source,
         "seeds": list(seeds),
         "options": dict(options),
-        "without_verdict": few,
+        "without_verdict": _few(blocks),
         "tasks": [info.model_dump(mode="json") for info in tasks],
         "arms": [arm.model_dump(mode="json") for arm in spec.arms if arm.name in ran or arm in derived],
         "metrics": [metric.model_dump(mode="json") for metric in spec.metrics],

@@ -41,11 +41,17 @@ def read_results(store: Store, weighing: str) -> Results:
         cost=plan["cost"],
         resources=tuple(plan.get("resources", ())),
         rows=tuple(rows),
-        verdicts=judge(claims, rows, metrics, frozenset(plan["without_verdict"]), bool(plan.get("own_data")))
-        if finished
-        else (),
+        verdicts=judge(claims, rows, metrics, _few(plan, arms), bool(plan.get("own_data"))) if finished else (),
         environment=environment,
     )
+
+
+def _few(plan: Mapping[str, Any], arms: Sequence[Arm]) -> set[tuple[str, str]]:
+    """Return the (task, arm) on too few seeds for a verdict; a task alone means all its arms."""
+    few: set[tuple[str, str]] = set()
+    for entry in plan["without_verdict"]:
+        few |= {(entry, arm.name) for arm in arms} if isinstance(entry, str) else {(entry[0], entry[1])}
+    return few
 
 
 def _row(store: Store, cell: Mapping[str, Any]) -> Row:

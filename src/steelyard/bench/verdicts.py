@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from steelyard.bench import stats
 from steelyard.bench.results import Outcome, Row, Verdict
@@ -41,7 +41,7 @@ def judge(
     claims: Sequence[Claim],
     rows: Sequence[Row],
     metrics: Sequence[Metric],
-    without_verdict: frozenset[str],
+    without_verdict: Collection[tuple[str, str]],
     own_data: bool = False,
 ) -> tuple[Verdict, ...]:
     """Return the verdicts on ``claims``, one per claim and task, with Holm's p over all of them.
@@ -50,7 +50,7 @@ def judge(
         claims: The claims of a card.
         rows: Cells of one weighing, derived arms included.
         metrics: The bench's metrics.
-        without_verdict: Tasks that ran on too few seeds to be judged.
+        without_verdict: (task, arm) that ran on too few seeds to be judged.
         own_data: Whether the rows are of the user's own data, on which no claim about the bench's tasks can be tested.
     """
     by_name = {metric.name: metric for metric in metrics}
@@ -67,7 +67,7 @@ def _judge_claim(
     claim: Claim,
     rows: Sequence[Row],
     metrics: Mapping[str, Metric],
-    without_verdict: frozenset[str],
+    without_verdict: Collection[tuple[str, str]],
     own_data: bool,
 ) -> list[Verdict]:
     if claim.paper_scale_only:
@@ -78,7 +78,7 @@ def _judge_claim(
     arms = [arm for arm in (claim.arm, claim.versus) if isinstance(arm, str)]
     ran = {arm: {row.task for row in rows if row.arm == arm} for arm in arms}
     tasks = dict.fromkeys(row.task for row in rows)  # keeps the order of the plan
-    shared = [task for task in tasks if all(task in ran[arm] for arm in arms) and task not in without_verdict]
+    shared = [task for task in tasks if all(task in ran[arm] and (task, arm) not in without_verdict for arm in arms)]
     if claim.tasks is not None:
         shared = [task for task in shared if task in claim.tasks]
     judged = [_judge_task(claim, metric, task, [row for row in rows if row.task == task]) for task in shared]
