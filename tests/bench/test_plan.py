@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from steelyard import catalog
 from steelyard.bench import plan as module
-from steelyard.bench.plan import is_stale, make_cell, make_plan, source_hash, validate
+from steelyard.bench.plan import _few, is_stale, make_cell, make_plan, source_hash, validate
 from steelyard.bench.store import Store
 from steelyard.contracts import Block, Task
 from steelyard.errors import InputError
