@@ -60,9 +60,10 @@ CARD = Card(
     claims=CLAIMS,
     limits=(
         "Reconstructed from an abstract: what is weighed here is this reconstruction, not the authors' system.",
-        "In the full weighing, with strong conformity, DEAR was as often right as plain debate for a third of its cost, "
-        "and half a point less often than critique-all with early stop, for seven tenths of its cost. Without the choice "
-        "of peers, or without group evidence, it was as often right: only the choice of behaviour showed a gain.",
+        "In the full weighing, with strong conformity, DEAR was as often right as plain debate for a third of its "
+        "cost, and half a point less often than critique-all with early stop, for seven tenths of its cost. Without "
+        "the choice of peers, or without group evidence, it was as often right: only the choice of behaviour showed a "
+        "gain.",
         "In all tasks but the recording the social response is a model (how far an agent follows what it reads); the "
         "simulator's beliefs are made up, the committee's are real. Nothing here shows how language models respond.",
         "The recording holds 20 questions of one small model under three prompts: one answer is 5 points. It tests the "
