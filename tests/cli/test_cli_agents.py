@@ -128,8 +128,12 @@ def test_wrong_use_of_a_memory_is_one_sentence(steelyard, chat, words, said):
 def test_a_chat_without_messages_says_so(steelyard, tmp_path):
     (tmp_path / "empty.jsonl").touch()
     code, out, err = steelyard("agents", "memory", "index", "empty.jsonl", "team.db")
-    assert (code, out) == (0, "0 messages added, 0 known already; 0 in team.db\n")
+    assert (code, out) == (2, "")
     assert "empty.jsonl holds no messages" in err
+    (tmp_path / "empty.json").write_text("{}")
+    code, out, err = steelyard("agents", "memory", "index", "empty.json", "team.db")
+    assert (code, out) == (0, "0 messages added, 0 known already; 0 in team.db\n")
+    assert "empty.json holds no messages" in err
     assert steelyard("agents", "memory", "search", "team.db", "x")[2] == "nothing found\n"
 
 

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from steelyard.agents.groupmembench import jsonstream
 from steelyard.agents.groupmembench.chat import GroupChat
+from steelyard.agents.groupmembench.lexical import BM25Memory
 from steelyard.agents.groupmembench.loaders import read_groupmembench
+from steelyard.agents.groupmembench.people import unique_names
 from steelyard.errors import InputError
 
 FIXTURE = Path(__file__).with_name("groupmembench_60.json")
@@ -298,6 +300,71 @@ def test_what_is_private_in_slack_stays_private(slack):
     }
 
 
+def test_slack_people_are_called_by_their_names(slack, saved):
+    users = [
+        {"id": "U1", "name": "ana", "real_name": "Ana López"},
+        {"id": "U2", "name": "bo", "profile": {"real_name": "Bo <&> Co"}},
+        {"id": "U3", "name": "BO", "real_name": "Bo Berg"},  # shares a name with U2
+        {"id": "U9"},
+    ]
+    saved(users, "x/users.json")
+    rows = [
+        {"user": "U2", "ts": "1700100000.000000", "text": "<@U1> and <@U3|bo> ask <@U77>; &lt;@U1&gt; is no mention"},
+        {"user": "U3", "ts": "1700100001.000000", "text": "<@U2>: yes"},
+        {"username": "ana", "ts": "1700100002.000000", "text": "I am a program"},
+    ]
+    saved(rows, "x/general/2023-11-16.json")
+    chat = GroupChat.from_slack(slack)
+    said = chat["general:1700100000.000000"]
+    assert said.author == "Bo <&> Co"
+    assert said.content == "@ana and @Bo Berg ask <@U77>; <@U1> is no mention"
+    assert chat["general:1700100001.000000"].content == "@Bo <&> Co: yes"
+    assert chat["general:1700100002.000000"].author == "ana (bot)"
+    assert chat["secret:1700000300.000000"].audience == {"ana", "Bo Berg"}
+    assert chat["D1:1700000400.000000"].audience == {"ana", "Bo <&> Co"}
+    assert {m.channel for m in chat.visible_to("ana")} == {"general", "secret", "D1"}
+    assert not {"U1", "U2", "U3"} & chat.users
+
+
+def test_who_joined_is_kept_and_never_found(slack):
+    chat = GroupChat.from_slack(slack)
+    assert chat["general:1700000001.000000"].content == ""
+    memory = BM25Memory()
+    memory.add_many(chat)
+    assert not any("joined" in hit.message.content for hit in memory.search("joined", asker="U1", k=99))
+
+
+@pytest.mark.parametrize(
+    ("user", "message"),
+    [({"name": "x"}, "'id' is missing"), ({"id": "U1", "name": 1.5}, "'name' must be text"), (3, "obj")],
+)
+def test_bad_slack_users(slack, saved, user, message):
+    saved([user], "x/users.json")
+    with pytest.raises(InputError, match=message):
+        GroupChat.from_slack(slack)
+
+
+words = st.text("abU1 \x00", max_size=4)
+
+
+@given(st.dictionaries(words, st.lists(words, max_size=3), max_size=6))
+def test_no_two_people_have_one_name(called):
+    names = unique_names(called)
+    assert names.keys() == called.keys()
+    assert len(set(names.values())) == len(names)
+    for id_, name in names.items():
+        assert name == id_ or (name not in called and name.isprintable())
+
+
+def test_a_name_is_taken_only_by_who_has_it_alone():
+    assert unique_names({"1": ["ana"], "2": ["Ana", "ana b"], "3": ["U1", "77", ""]}) == {
+        "1": "1",
+        "2": "ana b",
+        "3": "3",
+    }
+    assert unique_names({"a": ["b"], "b": ["c"]}) == {"a": "a", "b": "c"}
+
+
 def test_a_slack_export_without_lists_is_public(saved, tmp_path):
     saved([{"user": "U1", "ts": "1.5", "text": "hi"}], "y/any/d.json")
     assert next(iter(GroupChat.from_slack(tmp_path / "y"))).audience is None
@@ -357,21 +424,24 @@ def test_discord(saved, tmp_path, recwarn):
         discord("10"),
         discord("11", "2", type="Reply", reference={"messageId": "10"}),
         discord("12", type="GuildMemberJoin"),
+        {**discord("13"), "author": {"id": "3", "name": "zoe.z", "nickname": "Zoe"}},
     ]
     first = saved(
         {"guild": {"id": 3}, "channel": {"type": "GuildTextChat", "name": "talk"}, "messages": rows}, "d/a.json"
     )
     chat = GroupChat.from_discord(first)
-    assert [m.id for m in chat] == ["10", "11", "12"]
+    assert [m.id for m in chat] == ["10", "11", "12", "13"]
     assert chat.parent("11").id == "10"
     assert (chat["10"].content, chat["10"].channel, chat["10"].author) == ("a&lt;", "talk", "1")
-    assert [m.is_noise for m in chat] == [None, None, True]
+    assert [m.author for m in chat] == ["1", "2", "1", "Zoe"]  # 1 and 2 are both called x
+    assert [m.is_noise for m in chat] == [None, None, True, None]
+    assert chat["12"].content == ""  # that somebody joined is no message to find
     # Keys in another order, a direct message, and a folder of exports.
     saved({"messages": [discord("20", "5"), discord("21", "6")], "channel": {"type": "DirectTextChat"}}, "d/b.json")
     both = GroupChat.from_discord(tmp_path / "d")
     assert both["20"].audience == {"5", "6"}
     assert both["20"].channel == "b"
-    assert len(both.visible_to("1")) == 3
+    assert len(both.visible_to("1")) == 4
     assert not recwarn
 
 
@@ -453,7 +523,15 @@ def test_jsonl(saved):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (b'{"id": "2", "author": "a"}', "line 3: 'content' or 'text' is missing"),
+        (b'{"id": "2", "author": "a"}', "line 3: 'content' or 'text' is missing; its fields are 'author', 'id'\\.$"),
+        (
+            b'{"id": 2, "user": "a", "Message": "x"}',
+            "fields are 'Message', 'id', 'user'. Rename 'Message' to 'content'",
+        ),
+        (b'{"id": 2, "user": "a", "contnet": "x"}', "Rename 'contnet' to 'content'"),
+        (b'{"id": 2, "sender": "a", "text": "x"}', "Rename 'sender' to 'author'"),
+        (b'{"a":1,"b":1,"c":1,"d":1,"e":1,"f":1,"g":1,"h":1,"j":1}', "'h' and 1 more"),
+        (b"{}", "line 3: 'id' is missing; its fields are none"),
         (b'{"content": "x", "author": "a"}', "line 3: 'id' is missing"),
         (b'{"id": "2", "content": "x"}', "line 3: 'author' or 'user' is missing"),
         (b'{"id": "2", "content": "x", "author": "a", "audience": "all"}', "line 3: 'audience' must be a list"),
@@ -468,3 +546,9 @@ def test_bad_jsonl_rows_are_named(saved, line, message):
     good = b'{"id": "1", "content": "x", "author": "a"}\n\n'
     with pytest.raises(InputError, match=message):
         GroupChat.from_jsonl(saved(good + line, "chat.jsonl"))
+
+
+@pytest.mark.parametrize("body", ["", "\n \n"])
+def test_a_file_without_messages_is_said(saved, body):
+    with pytest.raises(InputError, match=r"chat\.jsonl holds no messages"):
+        GroupChat.from_jsonl(saved(body, "chat.jsonl"))

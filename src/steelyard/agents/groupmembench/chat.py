@@ -95,7 +95,8 @@ class GroupChat:
         """Read an unpacked Slack export: one folder per channel, one JSON list per day.
 
         Private channels and direct messages (``groups.json``, ``mpims.json``, ``dms.json``) get their members as
-        audience; a folder that no list names gets those who wrote in it, unless there is no list at all.
+        audience; a folder that no list names gets those who wrote in it, unless there is no list at all. People are
+        called by their names where ``users.json`` is there and a name is one person's alone, by their ids elsewhere.
 
         Raises:
             InputError: The folder, a file or a message in it cannot be used.
@@ -113,7 +114,8 @@ class GroupChat:
     ) -> GroupChat:
         """Read a Discord export, ``{"channel": …, "messages": […]}``, or every ``*.json`` of a folder of them.
 
-        Direct messages get those who wrote in them as audience.
+        Direct messages get those who wrote in them as audience. Authors are called by their nickname or name where it
+        is theirs alone, by their ids elsewhere.
 
         Raises:
             InputError: A file or a message in it cannot be used.
@@ -134,7 +136,7 @@ class GroupChat:
         Optional: channel, timestamp, reply_to, role, phase, topic, is_noise, audience (list of names).
 
         Raises:
-            InputError: The file or a row of it (file and line are named) cannot be used.
+            InputError: The file or a row of it (file and line are named) cannot be used, or there is no row.
         """
         return cls(loaders.read_jsonl(path, progress), on_bad_reply=on_bad_reply, on_duplicate=on_duplicate)
 

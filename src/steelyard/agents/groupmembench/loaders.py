@@ -16,15 +16,31 @@ from typing import Any
 
 from steelyard.agents.groupmembench.jsonstream import MAX_VALUE_CHARACTERS, opened, opened_bytes
 from steelyard.agents.groupmembench.messages import Message, parse_time
+from steelyard.agents.groupmembench.people import unique_names
 from steelyard.data.irc import irc_message, read_irc_log
 from steelyard.data.registry import Progress
-from steelyard.errors import InputError
+from steelyard.errors import InputError, did_you_mean
 from steelyard.models.paths import check_links, usable_path
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _SLACK_LISTS = ("channels", "groups", "mpims", "dms")
+_SLACK_MENTION = re.compile(r"<@([A-Z0-9]+)(?:\|[^<>]*)?>")
 _DISCORD_TALK = ("Default", "Reply")
+_DISCORD_NOTICES = (
+    "RecipientAdd", "RecipientRemove", "Call", "ChannelNameChange", "ChannelIconChange", "ChannelPinnedMessage",
+    "GuildMemberJoin", "ThreadCreated",
+)  # fmt: skip
 _DISCORD_PRIVATE = ("DirectTextChat", "DirectGroupTextChat")
+_JSONL_KEYS = (
+    "id", "content", "text", "author", "user", "channel", "timestamp", "reply_to", "role", "phase", "topic", "is_noise",
+    "audience",
+)  # fmt: skip
+_OTHER_WORDS = {
+    "id": ("msg_id", "message_id", "msg_node", "uuid", "ts"),
+    "content": ("message", "msg", "body"),
+    "author": ("sender", "speaker", "from", "name", "username", "nick", "user_id"),
+}
+_SHOWN_KEYS = 8
 
 
 def read_groupmembench(path: str | Path, progress: Progress | None = None) -> Iterator[Message]:
@@ -64,6 +80,10 @@ def _groupmembench_message(row: Mapping[str, Any], where: str, channel: str) -> 
 def read_slack(export_dir: str | Path, progress: Progress | None = None) -> Iterator[Message]:
     """Yield the messages of an unpacked Slack export; ids are ``channel:ts``.
 
+    People are called by their names in ``users.json`` (the real name where others share the name, the id where others
+    share both), as authors, in mentions and in audiences; without that file by their ids. Notices of joining and
+    leaving keep their place without their text, so that no search returns them.
+
     Raises:
         InputError: The folder, a file or a message in it cannot be used.
     """
@@ -71,7 +91,8 @@ def read_slack(export_dir: str | Path, progress: Progress | None = None) -> Iter
     if not root.is_dir():
         raise InputError(f"{root} is no folder; unpack the Slack export and give its folder.")
     check_links(root)
-    listed = {name: _slack_list(root / f"{name}.json") for name in _SLACK_LISTS}
+    people = _slack_people(root / "users.json")
+    listed = {name: _slack_list(root / f"{name}.json", people) for name in _SLACK_LISTS}
     folders = sorted(entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
     if not any(folder.glob("*.json") for folder in folders):
         raise InputError(f"{root} has no folder with *.json files; give the folder of an unpacked Slack export.")
@@ -80,14 +101,25 @@ def read_slack(export_dir: str | Path, progress: Progress | None = None) -> Iter
             raise InputError(f"{folder} is a link; put the folder itself there.")
         check_links(folder)
         messages = [
-            _slack_message(_mapping(row, where), where, folder.name)
+            _slack_message(_mapping(row, where), where, folder.name, people)
             for day in sorted(folder.glob("*.json"))
             for where, row in _elements(day, progress)
         ]
         yield from _with_audience(messages, _slack_audience(folder.name, listed, messages))
 
 
-def _slack_list(path: Path) -> dict[str, frozenset[str]] | None:
+def _slack_people(path: Path) -> dict[str, str]:
+    """Return what everyone in the export's list of users is called, by id; nothing without the list."""
+    called: dict[str, list[str]] = {}
+    for where, row in _elements(path, None) if path.is_file() else ():
+        row = _mapping(row, where)
+        profile = _optional_mapping(row, "profile", where) or {}
+        names = (_text(row, "name", where), _text(row, "real_name", where), _text(profile, "real_name", where))
+        called[_needed(row, ("id",), where)] = [name for name in names if name]
+    return unique_names(called)
+
+
+def _slack_list(path: Path, called: Mapping[str, str]) -> dict[str, frozenset[str]] | None:
     """Return the members by name and by id of the channels that a list of the export names, None without the list."""
     if not path.is_file():
         return None
@@ -99,7 +131,7 @@ def _slack_list(path: Path) -> dict[str, frozenset[str]] | None:
             raise InputError(f"{where}: 'members' must be a list of user ids.")
         for name in (row.get("name"), row.get("id")):
             if isinstance(name, str):
-                members[name] = frozenset(people)
+                members[name] = frozenset(called.get(one, one) for one in people)
     return members
 
 
@@ -117,17 +149,35 @@ def _slack_audience(
     return frozenset(message.author for message in messages)
 
 
-def _slack_message(row: Mapping[str, Any], where: str, channel: str) -> Message:
+def _slack_message(row: Mapping[str, Any], where: str, channel: str, people: Mapping[str, str]) -> Message:
     stamp, thread = _needed(row, ("ts",), where), _text(row, "thread_ts", where)
+    notice = str(row.get("subtype", "")).endswith(("_join", "_leave"))
     return Message(
         id=f"{channel}:{stamp}",
-        content=html.unescape(_text(row, "text", where) or ""),
-        author=_needed(row, ("user", "bot_id", "username"), where),
+        content="" if notice else _slack_text(_text(row, "text", where) or "", people),
+        author=_slack_author(row, where, people),
         channel=channel,
         timestamp=_epoch(stamp, where),
         reply_to=f"{channel}:{thread}" if thread and thread != stamp else None,
-        is_noise=str(row.get("subtype", "")).endswith(("_join", "_leave")) or None,
+        is_noise=notice or None,
     )
+
+
+def _slack_text(text: str, people: Mapping[str, str]) -> str:
+    """Return a text with people's names in its mentions and its HTML entities undone."""
+
+    def named(found: re.Match[str]) -> str:
+        name = people.get(found[1])
+        return found[0] if name is None else f"@{html.escape(name, quote=False)}"
+
+    return html.unescape(_SLACK_MENTION.sub(named, text))
+
+
+def _slack_author(row: Mapping[str, Any], where: str, people: Mapping[str, str]) -> str:
+    author = _needed(row, ("user", "bot_id", "username"), where)
+    if row.get("user") is None and row.get("bot_id") is None and author in people.values():
+        return f"{author} (bot)"  # a program may call itself what it likes
+    return people.get(author, author)
 
 
 def _epoch(stamp: str, where: str) -> datetime:
@@ -140,6 +190,10 @@ def _epoch(stamp: str, where: str) -> datetime:
 def read_discord(path: str | Path, progress: Progress | None = None) -> Iterator[Message]:
     """Yield the messages of a Discord export, or of every ``*.json`` in a folder of exports.
 
+    Authors are called by their nickname (by their name where others share the nickname, by their id where others share
+    both). Notices (someone joined, a message was pinned) keep their place without their text, so that no search
+    returns them.
+
     Raises:
         InputError: A file or a message in it cannot be used.
     """
@@ -150,11 +204,19 @@ def read_discord(path: str | Path, progress: Progress | None = None) -> Iterator
         files = sorted(place.glob("*.json"))
         if not files:
             raise InputError(f"{place} has no *.json files; give a Discord export or a folder of them.")
-    for file in files:
-        yield from _discord_file(file, progress)
+    called: dict[str, list[str]] = {}
+    read = [_discord_file(file, called, progress) for file in files]
+    people = unique_names(called)
+    for messages, private in read:
+        named = [replace(message, author=people[message.author]) for message in messages]
+        yield from _with_audience(named, frozenset(message.author for message in named) if private else None)
 
 
-def _discord_file(path: Path, progress: Progress | None) -> Iterator[Message]:
+def _discord_file(path: Path, called: dict[str, list[str]], progress: Progress | None) -> tuple[list[Message], bool]:
+    """Return the messages of a file by their authors' ids, and whether they are private.
+
+    What authors are called, the nickname first, is put into ``called``; the latest names count.
+    """
     messages: list[Message] = []
     channel: Mapping[str, Any] = {}
     found = False
@@ -162,7 +224,7 @@ def _discord_file(path: Path, progress: Progress | None) -> Iterator[Message]:
         for key in stream.keys():  # noqa: SIM118  a stream is no mapping
             if key == "messages":
                 found = True
-                messages += [_discord_message(_mapping(row, where), where) for where, row in stream.items()]
+                messages += [_discord_message(_mapping(row, where), where, called) for where, row in stream.items()]
             elif key == "channel":
                 where = stream.where
                 channel = _mapping(stream.value(), where)
@@ -172,18 +234,19 @@ def _discord_file(path: Path, progress: Progress | None) -> Iterator[Message]:
     if not found:
         raise InputError(f"{path} has no 'messages'; give a Discord export in JSON.")
     name = _text(channel, "name", str(path)) or path.stem
-    authors = frozenset(message.author for message in messages)
-    private = channel.get("type") in _DISCORD_PRIVATE
-    yield from _with_audience([replace(message, channel=name) for message in messages], authors if private else None)
+    return [replace(message, channel=name) for message in messages], channel.get("type") in _DISCORD_PRIVATE
 
 
-def _discord_message(row: Mapping[str, Any], where: str) -> Message:
-    author = _mapping(row.get("author"), f"{where}, 'author'")
+def _discord_message(row: Mapping[str, Any], where: str, called: dict[str, list[str]]) -> Message:
+    told = f"{where}, 'author'"
+    author = _mapping(row.get("author"), told)
+    author_id = _needed(author, ("id",), told)
+    called[author_id] = [name for key in ("nickname", "name") if (name := _text(author, key, told))]
     reference = _optional_mapping(row, "reference", where) or {}
     return Message(
         id=_needed(row, ("id",), where),
-        content=_text(row, "content", where) or "",
-        author=_needed(author, ("id",), f"{where}, 'author'"),
+        content="" if row.get("type") in _DISCORD_NOTICES else _text(row, "content", where) or "",
+        author=author_id,
         timestamp=parse_time(_needed(row, ("timestamp",), where), where),
         reply_to=_text(reference, "messageId", where),
         is_noise=row.get("type", "Default") not in _DISCORD_TALK or None,
@@ -194,13 +257,14 @@ def read_jsonl(path: str | Path, progress: Progress | None = None) -> Iterator[M
     """Yield the messages of a JSON Lines file; see ``GroupChat.from_jsonl`` for the keys.
 
     Raises:
-        InputError: The file or a row of it cannot be used.
+        InputError: The file or a row of it cannot be used, or the file has no row.
     """
-    for where, row in json_lines(usable_path(path), progress):
+    place, row = usable_path(path), None
+    for where, row in json_lines(place, progress):
         yield Message(
-            id=_needed(row, ("id",), where),
-            content=_needed(row, ("content", "text"), where, empty=True),
-            author=_needed(row, ("author", "user"), where),
+            id=_field(row, ("id",), where),
+            content=_field(row, ("content", "text"), where, empty=True),
+            author=_field(row, ("author", "user"), where),
             channel=_text(row, "channel", where),
             timestamp=parse_time(_text(row, "timestamp", where) or "", where),
             reply_to=_text(row, "reply_to", where),
@@ -210,6 +274,27 @@ def read_jsonl(path: str | Path, progress: Progress | None = None) -> Iterator[M
             is_noise=_flag(row, "is_noise", where),
             audience=_names(row, "audience", where),
         )
+    if row is None:
+        raise InputError(f"{place} holds no messages; write one JSON object per line.")
+
+
+def _field(row: Mapping[str, Any], keys: Sequence[str], where: str, empty: bool = False) -> str:
+    """Return :func:`_needed`'s text of a row whose keys its writer chose, and say which keys it has otherwise."""
+    if any(row.get(key) is not None for key in keys):
+        return _needed(row, keys, where, empty)
+    found = sorted(row)
+    near = next((told for key in found if (told := _meant(key, keys))), "")
+    has = ", ".join(f"{_clean(key)[:40]!r}" for key in found[:_SHOWN_KEYS]) or "none"
+    more = f" and {len(found) - _SHOWN_KEYS} more" if len(found) > _SHOWN_KEYS else ""
+    raise InputError(f"{where}: {' or '.join(map(repr, keys))} is missing; its fields are {has}{more}.{near}")
+
+
+def _meant(key: str, keys: Sequence[str]) -> str:
+    """Return the advice to rename ``key``, where it is another word, or nearly the same, for one of ``keys``."""
+    plain = key.lower()
+    if plain in _OTHER_WORDS.get(keys[0], ()) or (plain not in _JSONL_KEYS and did_you_mean(plain, keys, 0.75)):
+        return f" Rename {_clean(key)[:40]!r} to {keys[0]!r}."
+    return ""
 
 
 def json_lines(path: Path, progress: Progress | None = None) -> Iterator[tuple[str, Mapping[str, Any]]]:
