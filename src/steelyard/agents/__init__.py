@@ -15,6 +15,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "groupmembench.dense": ("DenseMemory", "HybridMemory"),
         "groupmembench.flat": ("FlatFactMemory",),
         "groupmembench.structured": ("StructuredGroupMemory",),
+        "groupmembench.threads": ("ThreadWeights",),
         "groupmembench.store": ("MemoryStore",),
         "groupmembench.mem0": ("Mem0Memory",),
         "groupmembench.langgraph": ("LangGraphMemoryStore",),

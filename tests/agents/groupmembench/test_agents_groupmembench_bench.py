@@ -7,6 +7,7 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from steelyard.agents.groupmembench.config import Config
 from steelyard.agents.groupmembench.generator import generate_group_chat
 from steelyard.agents.groupmembench.messages import Message
 from steelyard.agents.groupmembench.questions import Question
+from steelyard.agents.groupmembench.report import QuestionRow
 from steelyard.agents.groupmembench.thread_recall import (
     THREAD_ARMS,
     Thread,
@@ -265,6 +267,31 @@ class TestUser:
         other.write_bytes(jsonl.read_bytes())
         assert user_task(other).name == user_task(GroupChat.from_jsonl(jsonl)).name == "user"
 
+    def test_claims_are_decided_on_it(self, made):
+        own = [claim for claim in CARD.claims if claim.tasks == ("user",)]
+        assert {claim.versus for claim in own} >= {"bm25", "bm25_header", "recency", "no_links", "no_recency"}
+        messages = [replace(one, channel="c") for one in talk(24 * 6)]
+        linked = [
+            replace(one, content=f"{one.content} topic{place // 6}", reply_to=str(place - 1) if place % 6 else None)
+            for place, one in enumerate(messages)
+        ]
+        arrays = user_task(linked).load()
+        for seed in range(8):
+            cell = CellInput("user", "structured", {}, {"threads": 60}, {}, seed, arrays)
+            figures = run(cell).metrics
+            found = derive({"structured": figures})
+            assert figures["queries"] == 3
+            for claim in own:
+                assert {"structured": figures, **found}[claim.arm][claim.metric] >= 0
+                assert found[claim.versus][claim.metric] >= 0
+
+    def test_what_a_thread_needs_is_said(self):
+        short = [replace(one, content="three words only", reply_to="0" if one.id != "0" else None) for one in talk(30)]
+        with pytest.raises(
+            InputError, match=r"0 threads of 3 messages or more, the first of 4 words or more.*at least 16"
+        ):
+            user_task(short)
+
     def test_neither_questions_nor_links_is_one_clear_error(self):
         with pytest.raises(InputError, match=r"no questions and 0 threads .* \(--questions\)"):
             user_task(talk(30))
@@ -332,10 +359,40 @@ class TestPictures:
         (picture,) = diagrams.of_threads(chat, links, threads, {"structured": [("1", "2")]})
         assert len(picture.nodes) <= 60
         for node in picture.nodes:
-            assert len(node.label) <= 80
+            assert len(node.label) <= 20
             assert len(node.note) <= 400
             assert node.label.isprintable()
         assert {node.id: node.kind for node in picture.nodes}["0"] == "main"
+
+    def test_who_wrote_what_and_whether_it_was_found(self):
+        chat, links = GroupChat(talk(12)), [("0", "1"), ("1", "2")]
+        asked = {"structured": [("1", "2", "5")], "bm25": [("7", "2")]}
+        pictures = diagrams.of_threads(chat, links, [Thread("0", ("1", "2"))], asked)
+        kinds = [{node.id: node.kind for node in one.nodes} for one in pictures]
+        assert kinds[0] == {"0": "main", "1": "good", "2": "good", "5": "muted"}
+        assert kinds[1] == {"0": "main", "1": "plain", "2": "good", "7": "muted"}
+        assert pictures[0].legend["muted"] == "found beside it"
+        assert [one.caption.split(".")[0] for one in pictures] == [
+            "The structured memory finds 2 of 2",
+            "BM25 finds 1 of 2",
+        ]
+        node = pictures[0].nodes[0]
+        assert node.label == "user0: one two thre…"
+        assert node.note == f"user0: {FOUR} 0"
+
+    @pytest.mark.parametrize(("right", "kind"), [(True, "muted"), (False, "bad")])
+    def test_what_was_found_beside_is_red_only_where_the_answer_is_wrong(self, right, kind):
+        chat = GroupChat(talk(12))
+        asked = [Question("q", "multi_hop", "Which?", "x", "user0", ("1", "2"))]
+        row = QuestionRow("q", "multi_hop", right, False, "x", ("1", "5"), 0.5, "")
+        reports = {"structured": SimpleNamespace(rows=[row]), "bm25": SimpleNamespace(rows=[row])}
+        ours, baseline = diagrams.of_questions(chat, asked, reports)
+        for one in (ours, baseline):
+            assert {node.id: node.kind for node in one.nodes} == {"1": "good", "2": "plain", "5": kind}
+            assert ("right" if right else "wrong") in one.caption
+        assert "structured" in ours.caption
+        assert "BM25" in baseline.caption
+        assert "structured" not in baseline.caption + baseline.title
 
     def test_many_speakers_share_a_column(self):
         messages = [replace(one, author=f"user{one.id}") for one in talk(12)]

@@ -194,7 +194,10 @@ def test_files_that_cannot_be_used(tmp_path):
         store.add_many(chat(400))
     whole = (tmp_path / "s.db").read_bytes()
     cases = {
-        "text": (b"no database at all, but longer than a header of one hundred bytes " * 4, "damaged"),
+        "text": (
+            b"no database at all, but longer than a header of one hundred bytes " * 4,
+            "text is no memory of steelyard",
+        ),
         "cut": (whole[: len(whole) // 2], "damaged"),
         "holes": (whole[:4096] + b"\xff" * (len(whole) - 4096), "damaged"),
     }

@@ -14,14 +14,16 @@ from steelyard.contracts import Diagram, Edge, Node
 
 Kind = Literal["plain", "main", "good", "bad", "muted"]
 
-_LABEL, _NOTE = 60, 300
+_LABEL, _NOTE = 20, 400  # letters of author and first words, and of the whole message
+_NAME = 8  # of them for the author
 _MOST = 24  # messages of a picture
 _SPEAKERS = 6  # columns; further speakers share the last one
 _LEGEND = {
     "main": "where the search began",
     "good": "belongs to it and was found",
-    "muted": "belongs to it and was missed",
-    "bad": "was found and does not belong to it",
+    "plain": "belongs to it and was missed",
+    "muted": "found beside it",
+    "bad": "found in its place: the answer is wrong",
     "solid": "answers, as people say",
 }
 
@@ -40,6 +42,7 @@ def of_threads(
     return tuple(
         _picture(
             chat, f"thread_{arm}", f"A thread, and what {label} finds of it",
+            f"{_capital(label)} finds {len(set(thread.others) & set(ids[arm][place]))} of {len(thread.others)}. "
             "Messages from top to bottom as they were written, one column per speaker.",
             main=(thread.root,), gold=thread.others, found=ids[arm][place], links=links,
         )
@@ -65,8 +68,8 @@ def of_questions(
         pictures.append(
             _picture(
                 chat, f"question_{arm}", f"A question ({one.type.replace('_', ' ')}), and what {label} finds",
-                f"{one.question} The reader's answer from these messages is {told}.",
-                main=(), gold=one.gold_ids, found=row.hit_ids, links=links,
+                f"{one.question} The reader's answer from what {label} finds is {told}.",
+                main=(), gold=one.gold_ids, found=row.hit_ids, links=links, wrong=not row.correct,
             )
         )  # fmt: skip
     return tuple(pictures)
@@ -74,16 +77,19 @@ def of_questions(
 
 def _picture(
     chat: GroupChat, name: str, title: str, caption: str, *, main: Sequence[str], gold: Sequence[str],
-    found: Sequence[str], links: Sequence[Link],
+    found: Sequence[str], links: Sequence[Link], wrong: bool = False,
 ) -> Diagram:  # fmt: skip
-    """Return the picture of the messages of a thread and of those that were found, in the order of the chat."""
+    """Return the picture of the messages of a thread and of those that were found, in the order of the chat.
+
+    What was found beside the thread is grey: ten places have room for it. It is red where the answer is ``wrong``.
+    """
     shown = list(dict.fromkeys([*main, *gold[: _MOST - len(main)], *found]))[:_MOST]
     messages = sorted((chat[one] for one in shown), key=lambda message: chat.index(message.id))
     speakers = list(dict.fromkeys(message.author for message in messages))
     columns = [*speakers[: _SPEAKERS - 1], "others"] if len(speakers) > _SPEAKERS else speakers
     column = {speaker: min(place, len(columns) - 1) for place, speaker in enumerate(speakers)}
     nodes = [
-        _node(message, row, column[message.author], _kind(message.id, main, gold, found))
+        _node(message, row, column[message.author], _kind(message.id, main, gold, found, wrong))
         for row, message in enumerate(messages)
     ]
     inside = set(shown)
@@ -96,19 +102,22 @@ def _picture(
     )  # fmt: skip
 
 
-def _kind(name: str, main: Sequence[str], gold: Sequence[str], found: Sequence[str]) -> Kind:
+def _kind(name: str, main: Sequence[str], gold: Sequence[str], found: Sequence[str], wrong: bool) -> Kind:
     if name in main:
         return "main"
     if name in gold:
-        return "good" if name in found else "muted"
-    return "bad"
+        return "good" if name in found else "plain"
+    return "bad" if wrong else "muted"
 
 
 def _node(message: Message, row: int, column: int, kind: Kind) -> Node:
-    text = f"{message.author}: {message.content}"
-    return Node(
-        id=message.id, label=_short(message.content, _LABEL), x=column, y=row, kind=kind, note=_short(text, _NOTE)
-    )
+    label = _short(f"{_short(message.author, _NAME)}: {message.content}", _LABEL)
+    note = _short(f"{message.author}: {message.content}", _NOTE)
+    return Node(id=message.id, label=label, x=column, y=row, kind=kind, note=note)
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _short(text: str, most: int) -> str:

@@ -21,6 +21,7 @@ from steelyard.models.paths import printable, usable_path
 
 _APPLICATION = 1398361427  # "SYMS", in the file's header
 _VERSION = 1
+_MAGIC = b"SQLite format 3\0"  # how every SQLite file begins
 _LOCKED_S = 60.0  # how long to wait for another writer
 _PAGE = 8192  # messages read at a time
 _SCHEMA = """
@@ -72,7 +73,7 @@ class MemoryStore:
 
     Raises:
         InputError: The path cannot be used.
-        StoreError: The file is damaged, another program's, of a newer schema, or cannot be opened.
+        StoreError: The file is no SQLite database, damaged, another program's, of a newer schema, or cannot be opened.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -272,6 +273,11 @@ class MemoryStore:
                 self._db.execute("ROLLBACK")
             raise
 
+    def _is_sqlite(self) -> bool:
+        """Return whether the file begins as SQLite's do: a damaged memory does, another kind of file does not."""
+        with self.path.open("rb") as file:
+            return file.read(len(_MAGIC)) == _MAGIC
+
     @contextmanager
     def _errors(self) -> Iterator[None]:
         try:
@@ -280,6 +286,10 @@ class MemoryStore:
             if isinstance(error, StoreError | sqlite3.IntegrityError):
                 raise
             said = " ".join(str(error).split())
+            if "not a database" in said and not self._is_sqlite():
+                raise StoreError(
+                    f"{printable(str(self.path))} is no memory of steelyard (not a SQLite database); name another file."
+                ) from None
             if "malformed" in said or "not a database" in said or "corrupt" in said:
                 raise StoreError(f"{self._name} is damaged ({said}); restore it from a copy.") from None
             raise StoreError(f"{self._name} cannot be used ({said}).") from None
