@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from pettingzoo.utils.wrappers import BaseParallelWrapper
 
 from steelyard.agents.dear import audit
 from steelyard.agents.dear.audit import LabelLeakError, audit_label_leak
@@ -252,6 +253,42 @@ def test_leaky_environments(kind, feature):
     assert feature in report.features
     assert set(report.features) <= {feature, "state"}  # what agents see is part of the state
     assert "environment's observations ignore the truth" in {leak.check for leak in report.leaks}
+
+
+class OtherBackend(DebateEnv):
+    """It tells the truth, of debates of a back end that the audit cannot reach."""
+
+    def __init__(self, backend):
+        super().__init__(backend)
+        self._real = backend
+
+    def reset(self, seed=None, options=None):
+        kept, self.backend = self.backend, self._real
+        seen, infos = super().reset(seed, options)
+        self.backend = kept
+        return {agent: np.append(values, self._episodes.truth) for agent, values in seen.items()}, infos
+
+
+@pytest.mark.parametrize("target", [OtherBackend(SimAgents()), BaseParallelWrapper(DebateEnv(SimAgents()))])
+def test_an_environment_that_plays_on_something_else_is_refused(target):
+    with pytest.raises(InputError, match=r"backend\.start"):
+        audit_label_leak(target, on_leak="report")
+
+
+class CodedConfidence(SimAgents):
+    """The last digit of a confidence is even where the answer is right; no threshold tells."""
+
+    def start(self, *args, **kwargs):
+        state = super().start(*args, **kwargs)
+        wrong = state.answers != state.truth[:, None]
+        digits = np.random.default_rng(1).integers(1, 5, size=wrong.shape) * 2
+        return replace(state, confidence=(digits + wrong) / 10)
+
+
+def test_a_code_for_right_and_wrong_is_found():
+    report = audit_label_leak(CodedConfidence(), on_leak="report")
+    assert "no feature gives correctness away" in {leak.check for leak in report.leaks}
+    assert any("confidence" in feature for feature in report.features)
 
 
 class ArgmaxSpeaker(CritiqueAll):

@@ -87,6 +87,7 @@ def test_open_answers_are_clustered():
     assert found.shares.tolist() == [0.2, 0.4, 0.4]
     assert found.unparsable == 3
     assert core.group_evidence(["nan", "inf", object]).clusters == 3  # no finite number: text
+    assert core.group_evidence([1e9, 1e9 + 500, 1e9 + 5000]).clusters == 2  # numbers are compared relatively
 
 
 def test_nobody_answers():
@@ -104,6 +105,12 @@ def test_semantic_agreement_and_alarm():
     assert (argues.new_argument_rate, argues.conformity_alarm) == (1.0, False)
     quiet = core.group_evidence(before, history=[before], embeddings=[same] * 4)
     assert (quiet.new_argument_rate, quiet.conformity_alarm) == (None, None)
+    still = core.group_evidence(["b", "a", "b", "a"], history=[before], embeddings=[same] * 4)
+    assert (still.new_argument_rate, still.conformity_alarm) == (0.0, False)  # two changed places: C does not rise
+    lone = core.group_evidence(["a", "a", "a", "b", "b"], history=[["a", "a", "a", "a", "b"]], embeddings=[same] * 5)
+    assert lone.new_argument_rate is None  # who joins a minority adopts no leading answer
+    half = core.group_evidence(["a", "a", "b"], history=[["a", "b", "b"]], embeddings=[same, [0.8, 0.6], same])
+    assert half.new_argument_rate == 1.0  # cosine .8 with the one joined; were it one of them itself, .95
     alone = core.group_evidence(["a"], embeddings=[same])
     assert (alone.agreement_within, alone.agreement_across) == (None, None)
 
@@ -199,6 +206,12 @@ def test_total_conflict():
     assert (votes.masses, votes.unknown, votes.conflict) == ({"a": 0.5, "b": 0.5}, 0.0, 1.0)
     sure = core.dempster_votes(["a", "a", "b"], [1.0, 1.0, 0.5])  # two certain votes for one answer do not conflict
     assert sure.masses == {"a": 1.0, "b": 0.0}
+    partly = core.dempster_votes(["a", "b", "c"], [1.0, 1.0, 0.4], on_conflict="average")
+    assert partly.unknown == pytest.approx(0.2)  # the third's doubt, by three votes
+
+
+def test_divergence_is_over_all_options():
+    assert core.divergence([0.5, 0.5, 0.0, 0.0]).item() == pytest.approx(0.5)  # ln 2 / ln 4
 
 
 @pytest.mark.parametrize(
@@ -272,6 +285,9 @@ def test_cost_by_hand():
     assert core.debate_cost([everyone] * 3, [["revise"] * 5] * 3) == (50.0, 20)  # 5 + 3 * 5 * (1 + 4 / 2)
     assert core.debate_cost(everyone, ["keep"] * 4 + ["critique"]) == (8.0, 6)
     assert core.debate_cost(np.ones((2, 2)), [1, 0]) == (3.5, 3)  # the diagonal does not count
+    only = np.array([[0, 1, 1], [0, 0, 0], [0, 0, 0]])
+    assert core.debate_cost(only, [1, 0, 0]) == (5.0, 4)  # the reader pays, whether or not those read speak
+    assert core.debate_cost(only, [0, 1, 1]) == (5.0, 5)  # who keeps reads nothing
 
 
 @given(st.integers(0, 2**32 - 1))

@@ -199,6 +199,10 @@ def test_scores_are_the_weighted_sums_of_the_card():
     assert float(core.anchor_score(0.5, 0.4, 0.3, 0.2, 0.1, 0.6, 1.0)) == pytest.approx(
         0.15 + 0.12 + 0.06 + 0.02 + 0.005 + 0.03 - 0.30
     )
+    apart = core.Weights(anchor_centrality=0.2, anchor_group_bonus=0.5)
+    assert float(core.anchor_score(0.0, 0.0, 0.0, centrality=0.1, group_bonus=1.0, weights=apart)) == pytest.approx(
+        0.52
+    )
     assert float(core.expansion_gain(0.2, -1.0, 0.5)) == pytest.approx(0.1 - 0.3 + 0.1)
     assert core.bottleneck_gain([0.1, 0.0], [0.5, 0.5], [False, True]).tolist() == pytest.approx([0.25, 1.15])
     assert float(core.bottleneck_gain(0.1, 0.5, False, cost=2.0)) == pytest.approx(0.125)

@@ -117,7 +117,8 @@ def audit_label_leak(
 
     Raises:
         LabelLeakError: There is a leak and ``on_leak="raise"``.
-        InputError: Something else than a back end or an environment; too few episodes.
+        InputError: Something else than a back end or an environment; too few episodes; an environment that plays on
+            something else than its ``backend``, as a wrapper does.
     """
     if on_leak not in ("raise", "report"):
         raise InputError(f"on_leak must be 'raise' or 'report', not {on_leak!r}.")
@@ -303,7 +304,7 @@ def _audit_place(columns: Floats, names: Sequence[str], state: Episodes, report:
 
 
 def _audit_separation(columns: Floats, names: Sequence[str], state: Episodes, report: LeakReport) -> None:
-    """Does a threshold tell right answers from wrong ones among answers with equally many votes?
+    """Does a threshold or a code of few values tell right from wrong among answers with equally many votes?
 
     Only with enough different items of each kind: a small recording may separate by chance.
     """
@@ -316,10 +317,17 @@ def _audit_separation(columns: Floats, names: Sequence[str], state: Episodes, re
             if min(len(np.unique(state.items[kind])) for kind in kinds) < _LEAST:
                 continue
             good, bad = (columns[kind] for kind in kinds)
-            apart = (good.min(axis=0) > bad.max(axis=0)) | (good.max(axis=0) < bad.min(axis=0))
+            apart = (good.min(axis=0) > bad.max(axis=0)) | (good.max(axis=0) < bad.min(axis=0)) | _coded(good, bad)
             for column in np.flatnonzero(apart):
                 detail = f"it tells agent {agent}'s right answers from wrong ones, {count} vote(s), round {state.t}"
                 report.leaks.append(Leak("no feature gives correctness away", names[int(column)], detail))
+
+
+def _coded(good: Floats, bad: Floats) -> Bools:
+    """Return for each column whether it has few values and none of them in both kinds, as a digit that tells would."""
+    few = (len(good) + len(bad)) / _LEAST  # so many that values come again
+    sets = [(set(one.tolist()), set(other.tolist())) for one, other in zip(good.T, bad.T, strict=True)]
+    return np.array([one.isdisjoint(other) and len(one) + len(other) <= few for one, other in sets], dtype=bool)
 
 
 def _audit_controller(
@@ -350,11 +358,13 @@ class _Declared:
     def __init__(self, backend: Backend, seed: int) -> None:
         self._backend = backend
         self._random = generator("leak audit", "declared", seed)
+        self.started = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
 
     def start(self, batch: int, rng: np.random.Generator, *, items: Sequence[int] | None = None) -> Episodes:
+        self.started += 1
         return _declare_other(self._backend.start(batch, rng, items=items), self._random)
 
 
@@ -363,11 +373,13 @@ def _audit_environment(env: Any, backend: Backend, seed: int, report: LeakReport
     check = "environment's observations ignore the truth"
     _note(report, check)
     twin, other = copy.copy(env), copy.copy(env)
-    other.backend = _Declared(backend, seed)
+    other.backend = declared = _Declared(backend, seed)
     names = getattr(env, "feature_names", ())
     found: set[str] = set()
     for episode in range(100):
         told, also = _told(twin, *twin.reset(seed=seed + episode)), _told(other, *other.reset(seed=seed + episode))
+        if declared.started <= episode:  # it plays on something else, with the same truth both times
+            raise InputError("target's reset does not call backend.start; give the environment inside its wrappers.")
         rng = generator("leak audit", "actions", seed + episode)
         while True:
             for agent, seen in told.pop("observations").items():
