@@ -475,6 +475,10 @@ class TestCard:
         assert all(BENCH.task(name).dataset is None for name in used)
         assert RUN_ARMS[0] == "structured"
 
+    def test_who_should_leave_it_is_told_what_adds_nothing(self):
+        told = " ".join(CARD.avoid_when)
+        assert all(words in told for words in ("knowledge update", "BM25", "aliases and supersession", "nothing"))
+
     def test_usage_runs(self, capsys):
         exec(compile(CARD.usage, "usage", "exec"), {})
         assert capsys.readouterr().out.count("\n") == 2

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -130,6 +132,19 @@ def check_questions(make: MakeMemory) -> None:
     memory = _filled(make(), [secret, Message("p", "lunch at noon", "cy", audience=None)])
     seen = {hit.id for hit in memory.search("password of the vault", asker="cy", k=2)}
     assert "s" not in seen, "a message outside the asker's audience was returned"
+    _check_audiences(make, bench.chat.messages)
+
+
+def _check_audiences(make: MakeMemory, messages: Sequence[Message]) -> None:
+    """Hide every third message of a whole chat from all but its author, and ask others for its very words."""
+    mine: frozenset[str] = frozenset()
+    memory = _filled(make(), [m if row % 3 else replace(m, audience=mine) for row, m in enumerate(messages)])
+    for hidden, other in itertools.islice(zip(messages[::3], messages[1::3], strict=False), 40):
+        if hidden.author != other.author:
+            hits = memory.search(hidden.content, asker=other.author, k=10)
+            assert all(hit.message.visible_to(other.author) for hit in hits), (
+                "a message outside the asker's audience was returned"
+            )
 
 
 def check_threads(make: MakeMemory) -> None:
