@@ -95,7 +95,7 @@ ARMS = (
     _arm("random", "Random messages", "floor", derived=False),
     _arm("gold_evidence", "Oracle: the gold evidence, same reader", "ceiling", derived=False),
     _arm("bm25", "BM25", "baseline"),
-    _arm("bm25_header", "BM25 with speaker, role, channel, phase", "baseline"),
+    _arm("bm25_header", "BM25 with header (threads: with speaker)", "baseline"),
     _arm("recency", "The next ten messages (threads only)", "baseline"),
     _arm("dense", "Dense (hashed n-grams)", "baseline"),
     _arm("hybrid", "BM25 and dense, fused", "baseline"),

@@ -111,7 +111,7 @@ def finders(
     makers: dict[str, Callable[[], Find]] = {
         "random": lambda: lambda root: _any(root, chat, draws),
         "bm25": lambda: _searching(BM25Memory(), messages),
-        "bm25_header": lambda: _searching(BM25Memory(fields="header"), messages, nick=True),
+        "bm25_header": lambda: _searching(BM25Memory(fields="speaker"), messages, nick=True),
         "recency": lambda: lambda root: _behind(root, chat),
         "dense": lambda: _searching(DenseMemory(HashingEmbedder()), messages),
         "hybrid": lambda: _searching(HybridMemory(BM25Memory(), DenseMemory(HashingEmbedder())), messages),

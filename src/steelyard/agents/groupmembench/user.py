@@ -46,7 +46,7 @@ def user_task(source: Any, **options: Any) -> Task:
     """Return the task of a user's chat.
 
     Without questions its threads are asked for, by its own reply links: those of 3 messages or more whose first has 4
-    words or more. At least 16 are needed, two for each of the 8 seeds; a quick weighing takes 6 seeds of them.
+    words or more. At least 16 are needed, two for each of the 8 seeds of a weighing, quick or full.
 
     Args:
         source: ``chat.jsonl``; a folder or file of Slack, Discord, IRC (``*.ascii.txt`` with ``*.annotation.txt``) or
