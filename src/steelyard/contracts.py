@@ -56,8 +56,8 @@ class Node(Frozen):
 
     id: str
     label: str
-    x: float
-    y: float
+    x: float = Field(ge=-1e6, le=1e6)
+    y: float = Field(ge=-1e6, le=1e6)
     kind: Literal["plain", "main", "good", "bad", "muted"] = "plain"
     note: str = ""  # shown when the point is pointed at
 

@@ -79,6 +79,9 @@ def test_a_diagram_is_checked_when_it_is_made():
     node = Node(id="a", label="a", x=0, y=0)
     with pytest.raises(ValidationError, match="not unique"):
         Diagram(name="d", title="t", nodes=(node, node))
+    for place in (float("nan"), float("inf"), -1e308):  # the page would have no width
+        with pytest.raises(ValidationError):
+            Node(id="a", label="a", x=place, y=0)
     with pytest.raises(ValidationError, match="leads nowhere"):
         Diagram(name="d", title="t", nodes=(node,), edges=(Edge(source="a", target="b"),))
     with pytest.raises(ValidationError):
