@@ -193,7 +193,8 @@ def test_xquad(mirrored):
 
 
 def test_which_sets_only_a_mirror_has():
-    assert sorted(name for name, dataset in DATASETS.items() if dataset.mirror_only) == sorted(MIRROR_ONLY)
+    guard = [name for name, dataset in DATASETS.items() if dataset.mirror_only and dataset.room == "guard"]
+    assert sorted(guard) == sorted(MIRROR_ONLY)
     assert not any(DATASETS[name].embedded or DATASETS[name].size for name in MIRROR_ONLY)
 
 
