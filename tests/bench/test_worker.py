@@ -44,7 +44,7 @@ def load(name):
 
 def test_a_cell(tmp_path):
     result = execute(spec_of(tmp_path), load)
-    assert set(result) == {"metrics", "steps", "traces", "notes", "wall_s", "cpu_s", "rss_mb"}
+    assert set(result) == {"metrics", "steps", "traces", "notes", "diagrams", "wall_s", "cpu_s", "rss_mb"}
     assert result == {**result, "steps": 1, "diagrams": [], "notes": {"pid": os.getpid(), "cwd": os.getcwd()}}
     xs, ys = result["traces"]["walk"]
     assert (xs, ys[1]) == ([0.0, 1.0], result["metrics"]["score"])

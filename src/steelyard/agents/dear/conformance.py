@@ -46,8 +46,9 @@ def _played(backend: Backend, controller: Policy, seed: int, batch: int = 200) -
 
 @functools.lru_cache(maxsize=8)
 def _small(seed: int) -> DEARController:
-    """Return a controller trained for an instant: enough to decide something."""
-    return DEARController(hidden=(8, 8), settings=PPOSettings(batch=64)).fit(SimAgents(), episodes=128, seed=seed)
+    """Return a controller trained for an instant, with calls for nothing, so that it does not fall silent."""
+    made = DEARController(hidden=(8, 8), settings=PPOSettings(batch=64))
+    return made.fit(SimAgents(), episodes=128, lam=0.0, seed=seed)
 
 
 def _arrays(outcome: Outcome) -> Arrays:
@@ -56,8 +57,8 @@ def _arrays(outcome: Outcome) -> Arrays:
 
 def _run(seed: int, dtype: str) -> Arrays:
     """Train a little and debate; costs are float64 whatever is asked."""
-    fresh = DEARController(hidden=(8, 8), settings=PPOSettings(batch=64)).fit(SimAgents(), episodes=128, seed=seed)
-    return _arrays(_played(SimAgents(), fresh, seed))
+    fresh = DEARController(hidden=(8, 8), settings=PPOSettings(batch=64))
+    return _arrays(_played(SimAgents(), fresh.fit(SimAgents(), episodes=128, lam=0.0, seed=seed), seed))
 
 
 def _noop() -> tuple[Arrays, Arrays]:
