@@ -73,6 +73,7 @@ class _Statistics:
     """What the weights of a query need of the whole collection."""
 
     idf: Floats  # (vocabulary,)
+    floor: float  # what replaces a negative idf
     norm: Floats  # (N,): k1 (1 - b + b |d| / avgdl)
 
 
@@ -223,18 +224,18 @@ class BM25Index:
             frequency[: len(segment.start) - 1] += np.diff(segment.start)
         lengths = np.asarray(self._lengths, dtype=np.float64)
         if not len(frequency):
-            return _Statistics(np.zeros(0), np.zeros(len(lengths)))
+            return _Statistics(np.zeros(0), 0.0, np.zeros(len(lengths)))
         norm = self.k1 * (1 - self.b + self.b * lengths / (lengths.sum() / len(lengths)))
-        return _Statistics(_okapi_idf(frequency, len(lengths), self.epsilon), norm)
+        return _Statistics(*_okapi_idf(frequency, len(lengths), self.epsilon), norm)
 
 
-def _okapi_idf(frequency: Ints, documents: int, epsilon: float) -> Floats:
-    """Return the idf of every term from its number of documents, negative ones replaced (shape of ``frequency``)."""
+def _okapi_idf(frequency: Ints, documents: int, epsilon: float) -> tuple[Floats, float]:
+    """Return the idf of every term from its number of documents (same shape), and what replaces negative ones."""
     distinct, where = np.unique(frequency, return_inverse=True)
     table = [math.log(documents - n + 0.5) - math.log(n + 0.5) for n in distinct.tolist()]
     idf = np.array(table, dtype=np.float64)[where]
-    average = np.cumsum(idf)[-1] / len(idf)  # a running sum rounds as rank_bm25's loop does
-    return np.where(idf < 0, epsilon * average, idf)
+    floor = epsilon * (np.cumsum(idf)[-1] / len(idf))  # a running sum rounds as rank_bm25's loop does
+    return np.where(idf < 0, floor, idf), float(floor)
 
 
 def _refuse_string(tokens: Sequence[str], name: str) -> None:

@@ -55,6 +55,15 @@ def test_mem0_keeps_who_said_what_in_which_run():
         memory.search("ledger", user_id="stranger")
 
 
+def test_mem0_may_say_again_what_is_there_after_a_deletion():
+    memory = Mem0Memory(BM25Memory())
+    first = memory.add("one", user_id="ana")["results"][0]["id"]
+    memory.add("two", user_id="ana")
+    memory.delete(first)
+    memory.add("two", user_id="ana")
+    assert [hit["memory"] for hit in memory.search("two", user_id="ana")["results"]] == ["two", "two"]
+
+
 def test_mem0_looks_further_where_other_runs_come_first():
     memory = Mem0Memory(BM25Memory())
     for i in range(200):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from steelyard import data
 from steelyard.agents.groupmembench import chats, conformance, diagrams, tasks
-from steelyard.agents.groupmembench.arms import ABLATIONS, MEMORIES, RUN_ARMS, derive
+from steelyard.agents.groupmembench.arms import ABLATIONS, MEMORIES, RUN_ARMS, RandomMemory, derive
 from steelyard.agents.groupmembench.bench import BENCH, run
 from steelyard.agents.groupmembench.card import CARD
 from steelyard.agents.groupmembench.chat import GroupChat
@@ -173,6 +173,12 @@ class TestQuestions:
         assert {one.name for one in measured.diagrams} == {"question_structured", "question_bm25"}
         floor, ceiling = (run(replace(cell, arm=arm)).metrics for arm in ("random", "gold_evidence"))
         assert floor["micro"] < measured.metrics["micro"] <= ceiling["micro"] == 1
+
+    def test_chance_shows_nobody_in_particular_only_what_is_public(self):
+        memory = RandomMemory(np.random.default_rng(0))
+        memory.add_many([*talk(3), Message("secret", "x", "ana", audience=frozenset({"bo"}))])
+        assert {hit.id for hit in memory.search("x")} == {"0", "1", "2"}
+        assert {hit.id for hit in memory.search("x", asker="bo")} == {"0", "1", "2", "secret"}
 
     def test_no_memory_sees_a_label(self, made):
         for message in chats.unlabelled(made.chat.messages):

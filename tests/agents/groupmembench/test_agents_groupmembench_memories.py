@@ -254,6 +254,42 @@ def test_forgetting_leaves_what_was_never_added(make):
     assert shown(memory, "alpha", k=5) == shown(filled(make, messages), "alpha", k=5)
 
 
+def test_a_hybrid_takes_in_a_block_in_all_memories_or_in_none():
+    def encode(texts):
+        if "fail" in texts:
+            raise RuntimeError("the endpoint is down")
+        return np.ones((len(texts), 2), np.float32)
+
+    memory = HybridMemory(BM25Memory(), StructuredGroupMemory(), DenseMemory(encode))
+    early, late = Message("a", "alpha", "ana", reply_to="b"), Message("b", "fail", "bob")
+    memory.add(early)
+    with pytest.raises(RuntimeError, match="endpoint"):
+        memory.add(late)
+    assert [len(one) for one in memory.memories] == [1, 1, 1]
+    with pytest.raises(InputError, match="there twice"):
+        memory.add_many([Message("c", "beta", "ana"), early])
+    assert memory.add_many([replace(late, content="beta"), Message("c", "beta", "ana")]) == 2
+    assert memory.search("alpha", k=1)[0].message.reply_to == "b"  # still a reply to the message that came again
+
+
+@EVERY
+def test_messages_without_content_change_no_score(make):
+    told = chat(12)
+    blank = [Message(f"blank{i}", " ", "ana", timestamp=START) for i in range(30)]
+    for query in QUERIES:
+        assert shown(filled(make, [*told, *blank]), query, asker="ana", k=9) == shown(
+            filled(make, told), query, asker="ana", k=9
+        )
+
+
+def test_a_group_of_names_in_most_documents_has_the_floor_of_a_word_there():
+    index, texts = PhraseIndex(), ["alpha beta", "alpha", "gamma alpha", "delta"]
+    index.add_many(map(tokenize, texts))
+    rows, scores = index.group_scores(["alpha"], texts.__getitem__, None)
+    assert rows.tolist() == [0, 1, 2]
+    assert scores == pytest.approx(rank_bm25.BM25Okapi(list(map(tokenize, texts))).get_scores(["alpha"])[:3])
+
+
 def test_replace_get_remove_and_listing():
     messages = chat(10, hidden=0)
     messages[4:6] = [replace(message, reply_to="m2") for message in messages[4:6]]

@@ -40,7 +40,8 @@ class RandomMemory:
 
     def search(self, query: str, *, asker: str | None = None, k: int = 10) -> list[Hit]:
         """Return ``k`` random messages."""
-        seen = [message for message in self._messages if asker is None or message.visible_to(asker)]
+        public = asker is None
+        seen = [one for one in self._messages if (one.audience is None if public else one.visible_to(asker or ""))]
         order = self._draws.permutation(len(seen))[:k].tolist()
         return [Hit(seen[place].id, 0.0, seen[place], {}) for place in order]
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from datetime import datetime
 from heapq import nlargest
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from steelyard.agents.embedding import as_encoder
 from steelyard.agents.groupmembench.columns import Ints
 from steelyard.agents.groupmembench.lexical import ranked
-from steelyard.agents.groupmembench.memory import Found, RankedMemory, Request
+from steelyard.agents.groupmembench.memory import BLOCK, Found, RankedMemory, Request
 from steelyard.agents.groupmembench.messages import Hit, Message
 from steelyard.errors import InputError
 
@@ -128,13 +129,24 @@ class HybridMemory:
         self.add_many((message,))
 
     def add_many(self, messages: Iterable[Message]) -> int:
-        """Take in messages and return how many.
+        """Take in messages and return how many; all memories take in a block of them, or none does.
 
         Raises:
-            InputError: A message cannot be used by a memory, as for :meth:`RankedMemory.add_many`.
+            InputError: As for :meth:`RankedMemory.add_many`, whichever memory cannot use a message.
         """
-        given = tuple(messages)
-        return max([memory.add_many(given) for memory in self.memories])
+        source, added = iter(messages), 0
+        while block := tuple(islice(source, BLOCK)):
+            filled: list[RankedMemory] = []
+            try:
+                for memory in self.memories:
+                    memory.add_many(block)
+                    filled.append(memory)
+            except BaseException:  # such as an embedder's endpoint that fails: the same messages may be added later
+                for memory in filled:
+                    memory.discard(message.id for message in block)
+                raise
+            added += len(block)
+        return added
 
     def forget(self, author: str) -> int:
         """Remove every message of ``author`` and return how many there were."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,15 +19,25 @@ from steelyard.errors import InputError
 
 Floats = NDArray[np.float64]
 Tokenizer = Callable[[str], Sequence[str]]
+Index = TypeVar("Index", bound=FastIndex)
 
 
-class TextIndex:
-    """BM25 scores per row of a table, in which some rows (those without content) are not indexed."""
+class TextIndex(Generic[Index]):
+    """BM25 scores per row of a table, in which some rows (those without content) are not indexed.
 
-    def __init__(self, k1: float = 1.5, b: float = 0.75, epsilon: float = 0.25) -> None:
-        self.bm25 = FastIndex(k1, b, epsilon)
-        self._rows = Column(np.int32)
+    Args:
+        bm25: The index, empty.
+    """
+
+    def __init__(self, bm25: Index) -> None:
+        self.bm25 = bm25
+        self._rows = Column(np.int64)
         self._size = 0
+
+    @property
+    def rows(self) -> Ints:
+        """The row of each indexed document."""
+        return self._rows.values
 
     def extend(self, documents: Iterable[Sequence[str] | None]) -> None:
         """Append one row per document; None is a row that is not indexed."""
@@ -49,7 +59,7 @@ class TextIndex:
         if len(scores) == self._size:
             return scores
         spread = np.zeros(self._size)
-        spread[self._rows.values] = scores
+        spread[self.rows] = scores
         return spread
 
 
@@ -86,7 +96,7 @@ class BM25Memory(RankedMemory):
             raise InputError(f"fields must be 'content', 'header' or 'speaker', got {fields!r}.")
         self.fields, self.tokenizer = fields, tokenizer
         self._parameters = (k1, b, epsilon)
-        self._texts = TextIndex(*self._parameters)
+        self._texts = TextIndex(FastIndex(*self._parameters))
 
     def _text(self, row: int) -> str:
         table = self._table
@@ -101,7 +111,7 @@ class BM25Memory(RankedMemory):
         self._add_rows(len(self._table) - len(messages))
 
     def _keep(self, rows: Ints) -> None:
-        self._texts = TextIndex(*self._parameters)
+        self._texts = TextIndex(FastIndex(*self._parameters))
         self._add_rows(0)
 
     def _add_rows(self, first: int) -> None:

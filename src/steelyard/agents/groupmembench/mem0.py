@@ -26,6 +26,7 @@ class Mem0Memory:
 
     def __init__(self, memory: RankedMemory) -> None:
         self.memory = memory
+        self._next = 0
 
     def add(
         self,
@@ -47,6 +48,7 @@ class Mem0Memory:
         Raises:
             InputError: A message has no content or no author; none is added then.
         """
+        first = max(self._next, len(self.memory))  # a number is never given twice, whatever was deleted
         given = [messages] if isinstance(messages, str | Mapping) else list(messages)
         rows: list[Message] = []
         extra = dict(metadata or {})
@@ -57,7 +59,7 @@ class Mem0Memory:
             author = entry.get("name") or actor_id or (agent_id if entry.get("role") == "assistant" else user_id)
             if not author or not isinstance(author, str):
                 raise InputError(f"messages[{place}] has no author: give its 'name', or actor_id or user_id.")
-            number = len(self.memory) + place
+            number = first + place
             rows.append(
                 Message(
                     id=hashlib.sha256(f"{number}\x1f{run_id}\x1f{author}\x1f{entry['content']}".encode()).hexdigest(),
@@ -72,6 +74,7 @@ class Mem0Memory:
                 )
             )
         self.memory.add_many(rows)
+        self._next = first + len(rows)
         return {"results": [{"id": row.id, "memory": row.content, "event": "ADD"} for row in rows]}
 
     def search(

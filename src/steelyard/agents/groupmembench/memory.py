@@ -23,7 +23,7 @@ from steelyard.agents.groupmembench.messages import Hit, Message, UnknownUserErr
 from steelyard.agents.groupmembench.table import Mask, MessageTable
 from steelyard.errors import InputError, did_you_mean
 
-_BLOCK = 8192  # messages added at a time
+BLOCK = 8192  # messages added at a time
 
 
 class Memory(Protocol):
@@ -107,7 +107,7 @@ class RankedMemory(ABC):
             InputError: As for :meth:`add`; of the messages given, whole blocks before the faulty one have been added.
         """
         source, added = iter(messages), 0
-        while block := tuple(islice(source, _BLOCK)):
+        while block := tuple(islice(source, BLOCK)):
             block = tuple(checked(message) for message in block)
             with self._lock:
                 prepared = self._prepare(block)
@@ -130,6 +130,13 @@ class RankedMemory(ABC):
         """Remove one message and return whether it was there; replies to it become roots."""
         with self._lock:
             return self._drop(np.arange(len(self._table)) == self._table.row(id)) == 1
+
+    def discard(self, ids: Iterable[str]) -> None:
+        """Remove messages as if they had never been added: replies to them wait for them to come again."""
+        with self._lock:
+            gone = np.zeros(len(self._table), np.bool_)
+            gone[[row for id_ in ids if (row := self._table.row(id_)) >= 0]] = True
+            self._drop(gone, roots=False)
 
     def replace(self, message: Message) -> None:
         """Take in a message in the place of the one with its id; replies to that one stay replies.

@@ -110,5 +110,5 @@ class PhraseIndex(FastIndex):
         statistics = self._settle()
         idf = math.log(len(self) - len(documents) + 0.5) - math.log(len(documents) + 0.5)
         if idf < 0:  # Okapi's floor
-            idf = self.epsilon * float(statistics.idf.mean())
+            idf = statistics.floor
         return documents, idf * count * (self.k1 + 1) / (count + statistics.norm[documents])

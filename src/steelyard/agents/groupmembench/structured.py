@@ -15,6 +15,7 @@ from steelyard.agents.groupmembench.alias import coreference_pairs, glossary_pai
 from steelyard.agents.groupmembench.columns import Column, Ints
 from steelyard.agents.groupmembench.core import conformal_abstain_threshold
 from steelyard.agents.groupmembench.dense import Vectors
+from steelyard.agents.groupmembench.lexical import TextIndex
 from steelyard.agents.groupmembench.memory import Found, RankedMemory, Request
 from steelyard.agents.groupmembench.messages import Hit, Message
 from steelyard.agents.groupmembench.phrases import PhraseIndex
@@ -127,7 +128,7 @@ class StructuredGroupMemory(RankedMemory):
         self._reset()
 
     def _reset(self) -> None:
-        self._words = PhraseIndex()
+        self._words = TextIndex(PhraseIndex())
         self._changes, self._decisions = Column(np.bool_), Column(np.bool_)
         self._glossary: list[tuple[int, str, str]] = []
         self._cache: dict[Any, Any] = {}
@@ -160,7 +161,8 @@ class StructuredGroupMemory(RankedMemory):
         self._decisions.extend([cues.is_decision(text, words) for text, words in zip(texts, tokens, strict=True)])
         for row, (text, words) in enumerate(zip(texts, tokens, strict=True), first):
             self._glossary += [(row, one, two) for one, two in glossary_pairs(text, words)]
-        self._words.add_many(tokens)
+        written = self._table.written[first:].tolist()
+        self._words.extend(words if one else None for words, one in zip(tokens, written, strict=True))
 
     def add_links(self, links: Iterable[tuple[str, str]]) -> None:
         """Take in (id, id) links beyond ``reply_to`` for the thread mode: a message may answer several ones."""
@@ -308,10 +310,15 @@ class StructuredGroupMemory(RankedMemory):
 
     def _base(self, asked: Structure, request: Request) -> Floats:
         """Return the lexical score of every row, or its fusion with the dense one, shape (N,), none below 0."""
-        scores = self._words.scores(asked.tokens)
+        scores, rows = self._words.scores(asked.tokens), self._words.rows
+        seen = request.seen[rows] if asked.groups and request.seen is not None else None
+
+        def text(document: int) -> str:
+            return self._table.content(int(rows[document]))
+
         for group in asked.groups:
-            rows, gained = self._words.group_scores(group, self._table.content, request.seen)
-            scores[rows] += gained * max(len(name.split(" ")) for name in group)
+            documents, gained = self._words.bm25.group_scores(group, text, seen)
+            scores[rows[documents]] += gained * max(len(name.split(" ")) for name in group)
         np.maximum(scores, 0.0, out=scores)
         if self._vectors is None:
             return scores

@@ -229,7 +229,8 @@ class MessageTable:
 
     def public_authors(self) -> set[str]:
         """Return everyone who wrote a message without an audience."""
-        return {self.authors.words[code] for code in np.unique(self.authors.codes[self.visible(None)]).tolist()}
+        public, codes = self.visible(None), self.authors.codes
+        return {self.authors.words[code] for code in np.unique(codes if public is None else codes[public]).tolist()}
 
     def knows(self, person: str) -> bool:
         """Return whether ``person`` wrote a message or is named in an audience."""
