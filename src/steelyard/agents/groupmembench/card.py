@@ -80,7 +80,7 @@ CARD = Card(
         "The random arm's micro is mostly abstention: a memory that finds nothing is right to say nothing. Abstention "
         "questions say little about a memory without a threshold; look at the five other types and at recall.",
         "That two types are the lowest is measured strictly: the lowest of four shares minus the higher of two, per "
-        "chat, with about 24 questions a type. Chance alone lowers that figure by about .13 (simulated, true gap .1 to "
+        "chat, with some 24 questions a type. Chance alone lowers that figure by .13 to .15 (simulated, true gap .1 to "
         ".2), so a sentence that is not borne out there does not show that another type is lower.",
         "Generated messages carry channel, role and phase as the release's do; only the text names the phase in roots "
         "alone. BM25 with header reads them too, and is the fair line to beat.",
