@@ -171,6 +171,24 @@ class Measured:
 Derive = Callable[[Mapping[str, Mapping[str, float]]], dict[str, dict[str, float]]]
 
 
+SEPARATOR = ":"
+
+
+def carried(carrier: str, arm: str, values: Mapping[str, float]) -> dict[str, float]:
+    """Return an arm's figures under the names that they have in the cell of ``carrier``, which ran that arm too."""
+    return {name if arm == carrier else f"{arm}{SEPARATOR}{name}": value for name, value in values.items()}
+
+
+def carried_arms(carrier: str, arms: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """Return the figures of every other arm that the cell of ``carrier`` ran; the inverse of :func:`carried`."""
+    found: dict[str, dict[str, float]] = {}
+    for name, value in arms.get(carrier, {}).items():
+        arm, separator, metric = name.partition(SEPARATOR)
+        if separator:
+            found.setdefault(arm, {})[metric] = value
+    return found
+
+
 @dataclass(frozen=True)
 class BenchSpec:
     """How a method is weighed.

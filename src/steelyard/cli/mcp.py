@@ -32,9 +32,9 @@ class SkillTool:
 
     def retrieve(self, task: str, budget: int, format: str) -> Any:
         """Return the contract for ``task``."""
-        retriever = self._retrievers.setdefault(budget, None) or self._make(self._library, budget=budget)
-        self._retrievers[budget] = retriever
-        contract = retriever.retrieve(task)
+        if budget not in self._retrievers:
+            self._retrievers[budget] = self._make(self._library, budget=budget)
+        contract = self._retrievers[budget].retrieve(task)
         start = None if contract.start is None else contract.start.skill
         debt = [f"{item.dimension}: {item.value}" for item in contract.debt]
         return self._server.contract_of(contract.render(format), {"start": start, "debt": debt}, contract.names)
@@ -103,7 +103,7 @@ def serve_mcp(
     served = require("steelyard.serve.mcp_server", "mcp")
     if asker is not None and memory is None:
         raise InputError("--asker is for a memory; give --memory FILE as well")
-    with _stdout_kept_clean() as _:
+    with contextlib.redirect_stdout(sys.stderr):  # what loading prints: standard output belongs to the protocol
         server = served.make_server(
             SkillTool(skills) if skills else None,
             MemoryTool(memory, asker) if memory else None,
@@ -116,13 +116,6 @@ def serve_mcp(
         tools = ", ".join(served.tool_names(server))
         typer.echo(f"steelyard: serving on standard input and output; tools: {tools}", err=True)
         server.run("stdio")
-
-
-@contextlib.contextmanager
-def _stdout_kept_clean() -> Any:
-    """Send what loading prints to standard error: standard output belongs to the protocol."""
-    with contextlib.redirect_stdout(sys.stderr):
-        yield None
 
 
 def _serve_http(served: Any, server: Any, port: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from steelyard.contracts import CellInput
+from steelyard.contracts import SEPARATOR, CellInput
 from steelyard.errors import InputError
 from steelyard.guard.discrepancy import answering, arms, bench, scoring, tasks
 from steelyard.guard.discrepancy.bench import BENCH
@@ -66,7 +66,7 @@ def test_one_cell_carries_every_arm(found):
             assert 0 <= values["auroc"] <= 1
             assert {"auroc_rouge", "auroc_stratified"} <= set(values)
     assert set(derived["nll"]) <= {metric.name for metric in BENCH.metrics}
-    own = {name for name in found.metrics if arms.SEPARATOR not in name}
+    own = {name for name in found.metrics if SEPARATOR not in name}
     assert own <= {metric.name for metric in BENCH.metrics}
     assert {"auroc", "cpu", "tokens", "wrong", "answers", "unanswered", "answer_cpu"} <= own
     assert found.notes == {"samples": 4}

@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from steelyard.contracts import Arm, Metric
-
-SEPARATOR = ":"
+from steelyard.contracts import Arm, Metric, carried, carried_arms
 
 
 def _arm(name: str, label: str, role: Any, derived: bool = True, **config: Any) -> Arm:
@@ -79,14 +77,9 @@ METRICS = (
 
 def flat(arm: str, values: Mapping[str, float]) -> dict[str, float]:
     """Return an arm's figures under the names that they have in the cell of ``dear``."""
-    return {name if arm == "dear" else f"{arm}{SEPARATOR}{name}": value for name, value in values.items()}
+    return carried("dear", arm, values)
 
 
 def derive(arms: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
     """Return the figures of every arm that the cell of ``dear`` played, of one task and seed."""
-    found: dict[str, dict[str, float]] = {}
-    for name, value in arms.get("dear", {}).items():
-        arm, separator, metric = name.partition(SEPARATOR)
-        if separator:
-            found.setdefault(arm, {})[metric] = value
-    return found
+    return carried_arms("dear", arms)

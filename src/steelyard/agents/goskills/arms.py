@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from steelyard.contracts import Arm, Metric
+from steelyard.contracts import Arm, Metric, carried, carried_arms
 
-SEPARATOR = ":"
 BUDGET = 8
 BUDGETS = (3, 5, BUDGET)
 
@@ -68,14 +67,9 @@ METRICS = (
 
 def flat(arm: str, values: Mapping[str, float]) -> dict[str, float]:
     """Return an arm's figures under the names that they have in the cell of ``goskills``."""
-    return {name if arm == "goskills" else f"{arm}{SEPARATOR}{name}": value for name, value in values.items()}
+    return carried("goskills", arm, values)
 
 
 def derive(arms: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
     """Return the figures of every arm that the cell of ``goskills`` ran, of one task and seed."""
-    found: dict[str, dict[str, float]] = {}
-    for name, value in arms.get("goskills", {}).items():
-        arm, separator, metric = name.partition(SEPARATOR)
-        if separator:
-            found.setdefault(arm, {})[metric] = value
-    return found
+    return carried_arms("goskills", arms)

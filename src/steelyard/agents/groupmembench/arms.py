@@ -17,10 +17,8 @@ from steelyard.agents.groupmembench.flat import FlatFactMemory
 from steelyard.agents.groupmembench.lexical import BM25Memory
 from steelyard.agents.groupmembench.messages import Hit, Message
 from steelyard.agents.groupmembench.structured import StructuredGroupMemory
-from steelyard.contracts import Arm, Metric
+from steelyard.contracts import Arm, Metric, carried, carried_arms
 from steelyard.models.embedders import HashingEmbedder
-
-SEPARATOR = ":"
 
 
 class RandomMemory:
@@ -132,14 +130,9 @@ METRICS = (
 
 def flat_names(arm: str, values: Mapping[str, float]) -> dict[str, float]:
     """Return an arm's figures under the names that they have in the cell of ``structured``."""
-    return {name if arm == "structured" else f"{arm}{SEPARATOR}{name}": value for name, value in values.items()}
+    return carried("structured", arm, values)
 
 
 def derive(arms: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
     """Return the figures of every arm that the cell of ``structured`` ran, of one task and seed."""
-    found: dict[str, dict[str, float]] = {}
-    for name, value in arms.get("structured", {}).items():
-        arm, separator, metric = name.partition(SEPARATOR)
-        if separator:
-            found.setdefault(arm, {})[metric] = value
-    return found
+    return carried_arms("structured", arms)

@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from steelyard.contracts import Arm, Metric
-
-SEPARATOR = ":"
+from steelyard.contracts import Arm, Metric, carried, carried_arms
 
 
 def _arm(name: str, label: str, role: Any, derived: bool = True) -> Arm:
@@ -97,16 +95,12 @@ METRICS = (
 
 def flat(arm: str, values: Mapping[str, float]) -> dict[str, float]:
     """Return an arm's figures under the names that they have in the cell of ``discrepancy``."""
-    return {name if arm == "discrepancy" else f"{arm}{SEPARATOR}{name}": value for name, value in values.items()}
+    return carried("discrepancy", arm, values)
 
 
 def derive(arms: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
     """Return the figures of every arm that the cell of ``discrepancy`` scored, of one task and seed."""
-    found: dict[str, dict[str, float]] = {}
-    for name, value in arms.get("discrepancy", {}).items():
-        arm, separator, metric = name.partition(SEPARATOR)
-        if separator:
-            found.setdefault(arm, {})[metric] = value
+    found = carried_arms("discrepancy", arms)
     several = [found[name] for name in MULTI_NAMES if name in found]
     if several:
         areas = ("auroc", "auroc_rouge", "auroc_stratified")
