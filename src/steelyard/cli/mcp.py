@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import socket
 import sys
 import uuid
 from collections.abc import Mapping, Sequence
@@ -120,14 +118,7 @@ def serve_mcp(
 
 def _serve_http(served: Any, server: Any, port: int) -> None:
     uvicorn = require("uvicorn", "mcp")
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((served.HOST, port))
-    except OSError as error:
-        listener.close()
-        said = os.strerror(error.errno) if error.errno else str(error)
-        raise InputError(f"port: cannot listen on {served.HOST}:{port} ({said}); choose another port") from None
+    listener = require("steelyard.serve.listening", "mcp").listen(port)
     taken = listener.getsockname()[1]
     config = uvicorn.Config(served.http_app(server, taken), log_level="warning", access_log=False, server_header=False)
     typer.echo(f"Serving at http://{served.HOST}:{taken}/mcp (Ctrl-C stops)")

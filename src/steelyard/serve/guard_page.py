@@ -22,7 +22,8 @@ from steelyard.errors import SteelyardError
 from steelyard.report.clean import clean
 from steelyard.serve import pages
 from steelyard.serve.chat_api import JSON_TYPE, Limits, ProxyError, refused, to_json
-from steelyard.serve.guard_proxy import HOST, make_server
+from steelyard.serve.guard_proxy import make_server
+from steelyard.serve.listening import HOST
 from steelyard.serve.metrics import Metrics
 from steelyard.serve.request_checks import PAYLOAD, RequestChecks
 

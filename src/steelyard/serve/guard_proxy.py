@@ -39,6 +39,7 @@ from steelyard.serve.chat_api import (
     refused,
     to_json,
 )
+from steelyard.serve.listening import HOST, listen
 from steelyard.serve.metrics import Metrics
 from steelyard.serve.request_checks import PAYLOAD, RequestChecks
 from steelyard.serve.slow_requests import make_protocol
@@ -47,7 +48,6 @@ from steelyard.serve.upstream_calls import Calls
 
 logger = logging.getLogger("steelyard.serve")
 
-HOST = "127.0.0.1"
 _KEEP_ALIVE = b": keep-alive\n\n"
 T = TypeVar("T")
 
@@ -415,16 +415,7 @@ def make_server(app: Starlette, port: int) -> tuple[uvicorn.Server, socket.socke
     Raises:
         InputError: The port is taken or out of range.
     """
-    # asyncio turns Nagle's delay (40 ms an answer) off only where the protocol number is given.
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((HOST, port))
-        listener.listen(1024)  # a client that comes before the server runs waits
-    except (OSError, OverflowError) as error:
-        listener.close()
-        said = getattr(error, "strerror", None) or error
-        raise InputError(f"port: cannot listen on {HOST}:{port} ({said}); choose another port") from None
+    listener = listen(port)
     config = uvicorn.Config(
         app,
         http=make_protocol(app.state.limits, app.state.metrics.refuse),

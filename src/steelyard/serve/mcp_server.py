@@ -27,9 +27,9 @@ from pydantic import BaseModel, Field, StringConstraints, ValidationError
 import steelyard
 from steelyard.errors import InputError, SteelyardError
 from steelyard.report.clean import clean
+from steelyard.serve.listening import HOST
 from steelyard.serve.request_checks import names_host_or_key
 
-HOST = "127.0.0.1"
 BODY = 4 * 2**20  # bytes of a request over HTTP; the caps of the fields below fit in it
 SESSIONS = 64
 _ANSWER = 200_000  # characters of one text that a tool returns
