@@ -1,0 +1,20 @@
+"""Parts for graph neural networks: why a node classifier is uncertain."""
+
+from __future__ import annotations
+
+from steelyard.extras import lazy_exports
+
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "graph": ("Graph", "check_graph", "load_graph"),
+        "graphuat.core": ("Uncertainty", "coverage_strength", "dirichlet_uncertainty", "uce_loss"),
+        "graphuat.student": ("GraphUATStudent",),
+        "graphuat.attribution": ("attribute_uncertainty", "edge_deletion_scores", "feature_scores"),
+        "graphuat.explanation": ("UncertaintyAttribution", "UncertaintyExplanation"),
+        "graphuat.facade": ("GraphUAT",),
+        "graphuat.faithfulness": ("RemovalCurve", "removal_faithfulness"),
+        "graphuat.pyg": ("UATExplainer",),
+    },
+    extra="graphs",
+)

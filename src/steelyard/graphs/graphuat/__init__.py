@@ -1,0 +1,1 @@
+"""GraphUAT: uncertainty attribution for graph neural networks (NeurIPS 2026)."""
