@@ -52,13 +52,16 @@ class Trace(Frozen):
 
 
 class Node(Frozen):
-    """A point of a diagram; ``x`` and ``y`` are its column and row, counted to the right and down."""
+    """A point of a diagram; ``x`` and ``y`` are its column and row, counted to the right and down.
+
+    ``first``, ``second`` and ``third`` are classes none of which is better than another.
+    """
 
     id: str
     label: str
     x: float = Field(ge=-1e6, le=1e6)
     y: float = Field(ge=-1e6, le=1e6)
-    kind: Literal["plain", "main", "good", "bad", "muted"] = "plain"
+    kind: Literal["plain", "main", "good", "bad", "muted", "first", "second", "third"] = "plain"
     note: str = ""  # shown when the point is pointed at
 
 

@@ -25,16 +25,17 @@ _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn"})
 
 def tidy(results: Results) -> Results:
     """Return ``results`` with every string in it, keys included, cleaned."""
-    return Results.model_validate(_walk(results.model_dump(mode="python")))
+    return Results.model_validate(clean_all(results.model_dump(mode="python")))
 
 
-def _walk(value: Any) -> Any:
+def clean_all(value: Any) -> Any:
+    """Return ``value`` with every string in it, keys included, cleaned."""
     if isinstance(value, str):
         return clean(value)
     if isinstance(value, dict):
-        return {_walk(key): _walk(item) for key, item in value.items()}
+        return {clean_all(key): clean_all(item) for key, item in value.items()}
     if isinstance(value, tuple) and value and isinstance(value[0], float | int):
         return value  # a curve: numbers only, and many
     if isinstance(value, list | tuple):
-        return type(value)(_walk(item) for item in value)
+        return type(value)(clean_all(item) for item in value)
     return value

@@ -15,7 +15,7 @@ MOST = 12  # pictures of one weighing
 _COLUMN, _ROW, _MARGIN, _HEAD = 132.0, 46.0, 66.0, 24.0  # pixels
 _RADIUS, _ARROW = 7.0, 5.0
 _LABEL = 20  # characters of a label that fit a column; the whole is shown when the node is pointed at, and in the table
-_NODE_KINDS = ("plain", "main", "good", "bad", "muted")
+_NODE_KINDS = ("plain", "main", "good", "bad", "muted", "first", "second", "third")
 _EDGE_KINDS = ("solid", "dashed", "good", "bad")
 
 
@@ -31,11 +31,12 @@ def diagram_pictures(results: Results, labels: Mapping[str, str]) -> list[dict[s
     for row in results.rows:
         if row.state == "done":
             where = f"{labels.get(row.task, row.task)}, {clip(arms.get(row.arm, row.arm), 60)}, seed {row.seed}"
-            pictures += [{**_picture(diagram), "where": where} for diagram in row.diagrams]
+            pictures += [{**picture(diagram), "where": where} for diagram in row.diagrams]
     return pictures[:MOST]
 
 
-def _picture(diagram: Diagram) -> dict[str, Any]:
+def picture(diagram: Diagram) -> dict[str, Any]:
+    """Return the geometry and the words of one diagram, as the template draws them."""
     places = _places(diagram)
     width = max(x for x, _ in places.values()) + _MARGIN
     height = max(y for _, y in places.values()) + 34

@@ -55,13 +55,21 @@ def write_report(results: Sequence[Results], path: str | os.PathLike[str]) -> Pa
         InputError: ``results`` is empty, or ``path`` cannot be written.
         MissingExtraError: matplotlib or Jinja2 is not installed.
     """
+    return write_page(path, render_report(results))
+
+
+def write_page(path: str | os.PathLike[str], text: str) -> Path:
+    """Write ``text`` to ``path``, which is replaced only by the whole of it, and return the path.
+
+    Raises:
+        InputError: ``path`` cannot be written.
+    """
     target = Path(path).expanduser()
-    page = render_report(results)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".report-") as folder:
             draft = Path(folder, target.name)
-            draft.write_bytes(page.encode())
+            draft.write_bytes(text.encode())
             os.replace(draft, target)
     except OSError as error:
         raise InputError(f"path: the report cannot be written to {target} ({error.strerror or error})") from None
@@ -78,7 +86,7 @@ def render_report(results: Sequence[Results]) -> str:
     if not results:
         raise InputError("results: a report needs at least one weighing")
     require("matplotlib", EXTRA)
-    environment = _environment()
+    environment = template_environment()
     cleaned = [tidy(result) for result in results]
     points = _curve_points(cleaned)
     pages = [method_page(result, f"m{index}", points) for index, result in enumerate(cleaned, start=1)]
@@ -117,7 +125,8 @@ def sprite() -> str:
     return _asset("sprite.html")
 
 
-def _environment() -> Any:
+def template_environment() -> Any:
+    """Return the Jinja2 environment of the pages: everything escaped, a name that is missing is an error."""
     jinja = require("jinja2", EXTRA)
     environment = jinja.Environment(
         loader=jinja.FunctionLoader(_asset),
