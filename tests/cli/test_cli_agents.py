@@ -11,6 +11,7 @@ from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from steelyard.agents import Message
+from steelyard.agents.groupmembench.formats import chat_format
 from steelyard.cli import agents_debate, agents_memory, agents_skills
 
 MESSAGES = [
@@ -107,7 +108,7 @@ def test_what_a_person_wrote_can_be_deleted(steelyard, chat):
         (("search", "team.db", " "), "query"),
         (("search", "team.db", "x", "--kind", "magic"), "--kind must be one of"),
         (("search", "chat.jsonl", "x"), "chat.jsonl is no memory"),
-        (("index", "chat.jsonl", "other.db", "--format", "fax"), "--format must be one of"),
+        (("index", "chat.jsonl", "other.db", "--format", "fax"), "format must be one of"),
         (("index", "shelf.xyz", "other.db"), "--format"),
         (("index", "absent.jsonl", "other.db"), "absent.jsonl"),
         (("bench", "absent", "--domain", "Finance"), "absent"),
@@ -171,18 +172,19 @@ def test_a_name_that_wrote_nothing_is_answered_with_the_closest(steelyard, chat)
     assert steelyard(*forget, "zzz")[:2] == (0, "0 messages of zzz deleted\n")
 
 
-def test_a_chat_is_recognised_by_its_name(tmp_path):
+def test_a_chat_is_recognised_by_its_name_and_first_bytes(tmp_path):
     slack, discord = tmp_path / "slack", tmp_path / "discord"
     (slack / "general").mkdir(parents=True)
     (slack / "general" / "2025-01-01.json").write_text("[]")
     discord.mkdir()
     (discord / "a.json").write_text('{"messages": []}')
     (tmp_path / "r.json").write_text('{"general": []}')
-    told = agents_memory._told_by_name
+    told = chat_format
     assert [told(slack), told(discord), told(discord / "a.json"), told(tmp_path / "r.json")] == [
         "slack", "discord", "discord", "groupmembench",
     ]  # fmt: skip
-    assert told(tmp_path / "x.jsonl") == "jsonl"
+    (tmp_path / "rows.json").write_text('{"id": "1", "author": "a", "text": "hello"}\n')
+    assert [told(tmp_path / name) for name in ("x.jsonl", "x.ndjson", "rows.json", "x.log")] == ["jsonl"] * 3 + ["irc"]
     assert told(tmp_path / "x.pdf") is None
 
 

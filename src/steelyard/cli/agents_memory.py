@@ -13,7 +13,6 @@ from steelyard.errors import InputError, did_you_mean
 from steelyard.extras import require
 from steelyard.models.paths import printable
 
-FORMATS = ("auto", "jsonl", "slack", "discord", "irc", "groupmembench")
 MEMORIES = ("structured", "bm25", "header", "flat", "dense", "hybrid")
 _SHOWN = 160  # characters of a message on a terminal
 _LOOKED_AT = 50  # hits that are looked at: in a memory of a few messages a match may rank below what shares no word
@@ -25,39 +24,6 @@ MemoryArgument = Annotated[
 KindOption = Annotated[str, typer.Option("--kind", help=f"How it is searched: {', '.join(MEMORIES)}.")]
 
 app = typer.Typer(no_args_is_help=True, help="A memory of a group chat that keeps who said what to whom.")
-
-
-def read_chat(path: Path, format: str = "auto") -> Any:
-    """Return the chat in a file or folder.
-
-    Raises:
-        InputError: The format is unknown or cannot be told, or the file cannot be used.
-    """
-    if format not in FORMATS:
-        raise InputError(f"--format must be one of {', '.join(FORMATS)}, got {format!r}")
-    chat = require("steelyard.agents", "agents").GroupChat
-    readers = {
-        "jsonl": chat.from_jsonl,
-        "slack": chat.from_slack,
-        "discord": chat.from_discord,
-        "irc": chat.from_irc,
-        "groupmembench": chat.from_groupmembench,
-    }
-    named = _told_by_name(path) if format == "auto" else format
-    if named is None:
-        raise InputError(f"{printable(str(path))}: cannot tell what kind of chat this is; give --format")
-    return readers[named](path)
-
-
-def _told_by_name(path: Path) -> str | None:
-    """Return the format that the name of a file or folder tells, or None."""
-    if path.is_dir():
-        return "slack" if any(path.glob("*/*.json")) else "discord" if any(path.glob("*.json")) else None
-    by_suffix = {".jsonl": "jsonl", ".ndjson": "jsonl", ".txt": "irc", ".log": "irc", ".json": "groupmembench"}
-    if path.suffix == ".json" and path.is_file():
-        with path.open("rb") as file:  # a Discord export says so in its first keys
-            return "discord" if b'"messages"' in file.read(65_536) else "groupmembench"
-    return by_suffix.get(path.suffix)
 
 
 def make_memory(kind: str, **options: Any) -> Any:
@@ -127,12 +93,14 @@ def index(
         Path, typer.Argument(metavar="CHAT", help="JSONL, Slack or Discord export, IRC log, GroupMemBench file.")
     ],
     memory: MemoryArgument,
-    format: Annotated[str, typer.Option("--format", help=f"What CHAT is: {', '.join(FORMATS)}.")] = "auto",
+    format: Annotated[
+        str, typer.Option("--format", help="What CHAT is: auto, jsonl, slack, discord, irc or groupmembench.")
+    ] = "auto",
     json: JsonOption = False,
 ) -> None:
     """Put the messages of a chat into a memory; those that it holds already are left as they are."""
     _check_order(chat, memory)
-    messages = list(read_chat(chat, format))
+    messages = list(require("steelyard.agents.groupmembench.formats", "agents").read_chat(chat, format))
     if not messages:
         typer.echo(f"{printable(str(chat))} holds no messages", err=True)
     store = require("steelyard.agents", "agents").MemoryStore(memory)

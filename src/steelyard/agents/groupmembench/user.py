@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from pydantic import Field
 
 from steelyard.agents.groupmembench import chats, tasks
 from steelyard.agents.groupmembench.chat import GroupChat
+from steelyard.agents.groupmembench.formats import chat_format, read_chat
 from steelyard.agents.groupmembench.messages import Message
 from steelyard.agents.groupmembench.protocol import GroupMemBench
 from steelyard.agents.groupmembench.questions import Question, read_questions
@@ -27,7 +27,6 @@ LARGEST = 100_000
 
 TASK = "user"
 _LEAST = 2  # threads or questions per part
-_SNIFFED = 4096
 _ASCII, _ANNOTATION = ".ascii.txt", ".annotation.txt"
 
 
@@ -104,7 +103,7 @@ def _load(source: Any, options: Options) -> tuple[GroupChat, list[Question], int
         return _load_folder(path, options)
     if path.name.endswith(_ASCII):
         return _irc([path])
-    return _reader(path)(path), [], 0
+    return read_chat(path), [], 0
 
 
 def _load_folder(path: Path, options: Options) -> tuple[GroupChat, list[Question], int]:
@@ -117,10 +116,9 @@ def _load_folder(path: Path, options: Options) -> tuple[GroupChat, list[Question
     logs = sorted(path.glob(f"*{_ASCII}"))
     if logs:
         return _irc(logs)
-    slack = any(entry.is_dir() and any(entry.glob("*.json")) for entry in path.iterdir())
-    if not slack and not any(path.glob("*.json")):
+    if chat_format(path) is None:
         raise InputError(f"{path} holds no chat that is known: Slack, Discord, IRC logs or a GroupMemBench release")
-    return (GroupChat.from_slack(path) if slack else GroupChat.from_discord(path)), [], 0
+    return read_chat(path), [], 0
 
 
 def _irc(logs: Sequence[Path]) -> tuple[GroupChat, list[Question], int]:
@@ -140,23 +138,3 @@ def _irc(logs: Sequence[Path]) -> tuple[GroupChat, list[Question], int]:
 
 def _renamed(message: Message, name: str, channel: str) -> Message:
     return Message(name, message.content, message.author, channel=channel, position=message.position)
-
-
-def _reader(path: Path) -> Callable[[Path], GroupChat]:
-    """Return the loader that fits a file: JSON Lines, a Discord export or a conversation of the release."""
-    if path.suffix == ".jsonl":
-        return GroupChat.from_jsonl
-    with path.open("rb") as file:
-        head = file.read(_SNIFFED).decode("utf-8", "replace")
-    first = head.lstrip().splitlines()[:1]
-    if first and _is_row(first[0]):
-        return GroupChat.from_jsonl
-    return GroupChat.from_discord if '"guild"' in head or '"messages"' in head else GroupChat.from_groupmembench
-
-
-def _is_row(line: str) -> bool:
-    try:
-        row = json.loads(line)
-    except ValueError:
-        return False
-    return isinstance(row, dict) and "id" in row
