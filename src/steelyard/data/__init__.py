@@ -9,6 +9,7 @@ from steelyard.data.cache import Located, find_local, locate, missing, state_of
 from steelyard.data.census import adult
 from steelyard.data.embedded import breast_cancer, digits
 from steelyard.data.encode import Encoded, encode_features
+from steelyard.data.graphs import graph_arrays, read_graph
 from steelyard.data.humans import human_contrast
 from steelyard.data.images import mnist_t10k
 from steelyard.data.irc import IrcLog, irc_logs
@@ -80,6 +81,7 @@ __all__ = [
     "encode_features",
     "fetch",
     "gcg_suffixes",
+    "graph_arrays",
     "halueval",
     "harmful_prompts",
     "human_contrast",
@@ -91,6 +93,7 @@ __all__ = [
     "nq_open",
     "path",
     "plain_wikitext",
+    "read_graph",
     "read_pictures",
     "read_prompts",
     "read_questions",

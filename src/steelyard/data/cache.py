@@ -91,8 +91,8 @@ def missing(dataset: Dataset) -> DataMissingError:
     """Return the error that says how to get a data set which is not here."""
     if dataset.mirror_only:
         return DataMissingError(
-            f"data set '{dataset.name}' is not here, and it is in a mirror folder only, because rows or fields of its "
-            f"source were left out on purpose; set {MIRROR_VARIABLE} to a folder that holds it"
+            f"data set '{dataset.name}' is not here, and it is in a mirror folder only, because rows, fields or "
+            f"pickles of its source were left out on purpose; set {MIRROR_VARIABLE} to a folder that holds it"
         )
     return DataMissingError(
         f"data set '{dataset.name}' is not here yet; get it with: steelyard data fetch {dataset.name}"

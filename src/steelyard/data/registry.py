@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
 
+from steelyard.data.dataset import GITHUB_RAW, Dataset, MirrorFile, Pin, RemoteFile
+from steelyard.data.graph_pins import GRAPH_SETS
 from steelyard.data.irc_pins import IRC_COMMIT, IRC_FILES
 from steelyard.data.skill_files import SKILL_FILES
 from steelyard.errors import InputError, did_you_mean
+
+__all__ = [
+    "CACHE_VARIABLE",
+    "DATASETS",
+    "JAILBREAK_ARTIFACTS",
+    "MIRROR_VARIABLE",
+    "Dataset",
+    "MirrorFile",
+    "Origin",
+    "Pin",
+    "Progress",
+    "RemoteFile",
+    "lookup",
+]
 
 Origin = Literal["embedded", "mirror", "cache", "absent", "damaged"]
 """Where a data set lies: inside a package, in the mirror folder, in the cache, nowhere here, or here but spoilt."""
@@ -19,81 +34,12 @@ Progress = Callable[[str, int, int], None]
 MIRROR_VARIABLE = "STEELYARD_DATA_MIRROR"
 CACHE_VARIABLE = "STEELYARD_DATA"
 
-_GITHUB_RAW = "https://raw.githubusercontent.com"
-
-
-@dataclass(frozen=True)
-class Pin:
-    """The size in bytes and the SHA-256 of a file that may be used."""
-
-    sha256: str
-    size: int
-
-
-@dataclass(frozen=True)
-class RemoteFile:
-    """A file at its source; ``url`` carries a commit, and only bytes that match one of ``pins`` are ever used."""
-
-    name: str
-    url: str
-    pins: tuple[Pin, ...]
-
-    @property
-    def size(self) -> int:
-        """Size in bytes of the first pin, which is what the source is expected to send."""
-        return self.pins[0].size
-
-    @property
-    def sha256(self) -> str:
-        """SHA-256 of the first pin."""
-        return self.pins[0].sha256
-
-
-@dataclass(frozen=True)
-class MirrorFile:
-    """A file in a mirror folder, relative to it; its checksum stands in the mirror's own ``index.json``."""
-
-    path: str
-
-
-@dataclass(frozen=True)
-class Dataset:
-    """One data set. ``files`` and ``mirror`` hold the same contents in the same order; both empty means embedded.
-
-    A mirror may keep in one file what the source has in several. ``files`` alone empty means that only a mirror has the
-    set: it leaves out rows or fields of its source on purpose, so that no download would give the same.
-    """
-
-    name: str
-    title: str
-    room: str
-    licence: str
-    attribution: str
-    rows: int
-    files: tuple[RemoteFile, ...] = ()
-    mirror: tuple[MirrorFile, ...] = ()
-
-    @property
-    def embedded(self) -> bool:
-        """True when the data come inside an installed package and nothing is ever fetched."""
-        return not self.files and not self.mirror
-
-    @property
-    def mirror_only(self) -> bool:
-        """True when a mirror folder is the only place to get it from."""
-        return bool(self.mirror) and not self.files
-
-    @property
-    def size(self) -> int:
-        """Bytes to download, 0 for data that are embedded or only in a mirror."""
-        return sum(file.size for file in self.files)
-
 
 def _adult() -> Dataset:
     # The source is the UCI file, in which fields are separated by ", " and an empty line ends the file. Both states
     # that it is known in are pinned: with a header row (whose last name is "Salary"), and UCI's own without one. They
     # load to the same table.
-    url = f"{_GITHUB_RAW}/vrizawahyu22/adult-dataset/177cebb7401e583c4b6be6e0d060d8035c63b065/adult.data"
+    url = f"{GITHUB_RAW}/vrizawahyu22/adult-dataset/177cebb7401e583c4b6be6e0d060d8035c63b065/adult.data"
     with_header = Pin("7974b56173c9e296a971a3881558f1cf56f19bd7faa18d226136f319339efcaa", 3_974_475)
     without_header = Pin("5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d", 3_974_305)
     return Dataset(
@@ -109,7 +55,7 @@ def _adult() -> Dataset:
 
 
 def _mnist_t10k() -> Dataset:
-    base = f"{_GITHUB_RAW}/kelas/mnist/283b387221ab46655e600cfcc25d843bb14292b9"
+    base = f"{GITHUB_RAW}/kelas/mnist/283b387221ab46655e600cfcc25d843bb14292b9"
     images, labels = "t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"
     # Both gzip wrappers in which the images go round are pinned, the repository's and that of the first distribution;
     # they are equally long and hold the same images.
@@ -134,7 +80,7 @@ def _mnist_t10k() -> Dataset:
 
 
 def _stories260k() -> Dataset:
-    base = f"{_GITHUB_RAW}/DaveBben/esp32-llm/934dab4d242d259abd88678488ea3b62d4fca601/data"
+    base = f"{GITHUB_RAW}/DaveBben/esp32-llm/934dab4d242d259abd88678488ea3b62d4fca601/data"
     model = Pin("b0a507e7ad0f626624f17112325e66691f9076d622e1d3274d103d00299f2696", 1_056_540)
     tokenizer = Pin("037cb335abb25d1fa9e8ecae30ed2a3a8ace9302862ebcdc05d51a6bbb10c312", 6_227)
     return Dataset(
@@ -154,9 +100,7 @@ def _stories260k() -> Dataset:
 
 
 def _wikitext2() -> Dataset:
-    base = (
-        f"{_GITHUB_RAW}/pytorch/examples/77f55b912142e11fcfdf5b530231fb9c52f181e8/word_language_model/data/wikitext-2"
-    )
+    base = f"{GITHUB_RAW}/pytorch/examples/77f55b912142e11fcfdf5b530231fb9c52f181e8/word_language_model/data/wikitext-2"
     valid = Pin("f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8", 1_121_681)
     test = Pin("d790b833ef8cf03a90db7bf1271b7520b83c45ce07ba3c1a9699df81e239eca0", 1_256_449)
     return Dataset(
@@ -198,7 +142,7 @@ def _breast_cancer() -> Dataset:
 
 def _human_contrast() -> Dataset:
     base = (
-        f"{_GITHUB_RAW}/rgeirhos/object-recognition/4679f7c60665bd9fb274c6c4372fc0fa34b51485/raw-data/"
+        f"{GITHUB_RAW}/rgeirhos/object-recognition/4679f7c60665bd9fb274c6c4372fc0fa34b51485/raw-data/"
         "contrast-experiment"
     )
     sessions = {
@@ -295,7 +239,7 @@ def _smoothllm_gcg() -> Dataset:
 
 
 def _xstest() -> Dataset:
-    url = f"{_GITHUB_RAW}/paul-rottger/exaggerated-safety/d7bb5bd738c1fcbc36edd83d5e7d1b71a3e2d84d/xstest_prompts.csv"
+    url = f"{GITHUB_RAW}/paul-rottger/exaggerated-safety/d7bb5bd738c1fcbc36edd83d5e7d1b71a3e2d84d/xstest_prompts.csv"
     pin = Pin("11783fb294ed017473ee53c207d71f2161c7672c8d0b037501e78387f801cb5a", 38_719)
     return Dataset(
         name="xstest",
@@ -311,7 +255,7 @@ def _xstest() -> Dataset:
 
 def _ifeval() -> Dataset:
     url = (
-        f"{_GITHUB_RAW}/UCSB-NLP-Chang/SemanticSmooth/de23d1eca5db6c2e9d65871a3db1ce30892b9fb4/data/"
+        f"{GITHUB_RAW}/UCSB-NLP-Chang/SemanticSmooth/de23d1eca5db6c2e9d65871a3db1ce30892b9fb4/data/"
         "google-instruction-following/full_input_data.jsonl"
     )
     pin = Pin("86ea91641ee9e6b891330f3f019e82c481abddbdea5945106df1dfe59757fbc2", 207_112)
@@ -331,7 +275,7 @@ def _ifeval() -> Dataset:
 def _truthfulqa() -> Dataset:
     # The source keeps 813 questions in one file, behind a byte-order mark, and four in another; the mirror joins them.
     # The second file is pinned with and without such a mark. All load to the same rows.
-    base = f"{_GITHUB_RAW}/frankxwang/probing-experiments/b7eb5a9f55e266503b18778bd3b9c1c6b314aea1"
+    base = f"{GITHUB_RAW}/frankxwang/probing-experiments/b7eb5a9f55e266503b18778bd3b9c1c6b314aea1"
     most = Pin("78c8a6b52e84bc2ece1a6ef45739c58e5dcb5fb891f3dfbf458835b24a518795", 473_618)
     last = (
         Pin("17b8588373ed19c9c4c0f38d58a9a068a01b100c15fa90458e5b60d611bb77cb", 2_688),
@@ -353,7 +297,7 @@ def _truthfulqa() -> Dataset:
 
 
 def _halueval_qa() -> Dataset:
-    base = f"{_GITHUB_RAW}/RUCAIBox/HaluEval/b7253db3cdaa0ab2c382f92b26b390109174f77e/generation/qa"
+    base = f"{GITHUB_RAW}/RUCAIBox/HaluEval/b7253db3cdaa0ab2c382f92b26b390109174f77e/generation/qa"
     one = Pin("a69227a32d03a0f034db10de62a92cdfd0e57c305f72a9f8c48e0edab74e44f6", 303_835)
     multi = Pin("61af08bcde256cecd303413f078650f3efaf70600f6a599f29cade31eacd2f5b", 309_512)
     return Dataset(
@@ -377,7 +321,7 @@ def _halueval_qa() -> Dataset:
 
 def _nq_open() -> Dataset:
     url = (
-        f"{_GITHUB_RAW}/google-research-datasets/natural-questions/fb26a3073b1fe636c97302890a27b491d6530130/"
+        f"{GITHUB_RAW}/google-research-datasets/natural-questions/fb26a3073b1fe636c97302890a27b491d6530130/"
         "nq_open/NQ-open.dev.jsonl"
     )
     pin = Pin("f15567f38099f3615f5b8a685c0aef449c11ad90d3da3735e8d1b98115b40616", 391_316)
@@ -395,7 +339,7 @@ def _nq_open() -> Dataset:
 
 
 def _xquad_en() -> Dataset:
-    url = f"{_GITHUB_RAW}/google-deepmind/xquad/7d30520c717524000f0d9d2f9c10a069acd9d285/xquad.en.json"
+    url = f"{GITHUB_RAW}/google-deepmind/xquad/7d30520c717524000f0d9d2f9c10a069acd9d285/xquad.en.json"
     pin = Pin("e4c57d1c9143aaa1c5d265ba5987a65f4e69528d2a98f29d6e75019b10344f29", 609_383)
     return Dataset(
         name="xquad_en",
@@ -410,7 +354,7 @@ def _xquad_en() -> Dataset:
 
 
 def _irc_disentanglement() -> Dataset:
-    base = f"{_GITHUB_RAW}/jkkummerfeld/irc-disentanglement/{IRC_COMMIT}/data"
+    base = f"{GITHUB_RAW}/jkkummerfeld/irc-disentanglement/{IRC_COMMIT}/data"
     return Dataset(
         name="irc_disentanglement",
         title="Ubuntu IRC with human reply links, dev and test",
@@ -473,6 +417,7 @@ DATASETS: dict[str, Dataset] = {
         _xquad_en(),
         *_SKILL_SETS,
         _irc_disentanglement(),
+        *GRAPH_SETS,
         _digits(),
         _breast_cancer(),
     )
