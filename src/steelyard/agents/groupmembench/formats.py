@@ -32,7 +32,7 @@ def read_chat(path: Path, format: str = "auto") -> GroupChat:
     }
     told = chat_format(path) if format == "auto" else format
     if told is None:
-        raise InputError(f"{printable(str(path))}: cannot tell what kind of chat this is; say which format it has")
+        raise InputError(f"{printable(str(path))}: cannot tell what kind of chat this is; give its format (--format)")
     return readers[told](path)
 
 
