@@ -12,7 +12,7 @@ from steelyard.models.paths import printable
 
 FORMATS = ("auto", "jsonl", "slack", "discord", "irc", "groupmembench")
 _SNIFFED = 65_536
-_SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".txt": "irc", ".log": "irc"}
+_SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".txt": "irc", ".log": "irc", ".json": "groupmembench"}
 
 
 def read_chat(path: Path, format: str = "auto") -> GroupChat:
@@ -40,17 +40,14 @@ def chat_format(path: Path) -> str | None:
     """Return the format of a file or folder as one of ``FORMATS``, or None when nothing tells it."""
     if path.is_dir():
         return "slack" if any(path.glob("*/*.json")) else "discord" if any(path.glob("*.json")) else None
-    if path.suffix in _SUFFIXES:
-        return _SUFFIXES[path.suffix]
-    if not path.is_file():
-        return "groupmembench" if path.suffix == ".json" else None  # its reader says that it is not there
+    named = _SUFFIXES.get(path.suffix)
+    if named == "jsonl" or not path.is_file():  # what is not there is named by the reader
+        return named
     with path.open("rb") as file:
         head = file.read(_SNIFFED).decode("utf-8", "replace")
     if _is_row(head.lstrip().partition("\n")[0]):
         return "jsonl"
-    if path.suffix != ".json":
-        return None
-    return "discord" if '"guild"' in head or '"messages"' in head else "groupmembench"
+    return "discord" if named == "groupmembench" and ('"guild"' in head or '"messages"' in head) else named
 
 
 def _is_row(line: str) -> bool:
