@@ -1,0 +1,151 @@
+"""Sources of uncertainty that are known because they were planted, before any training.
+
+Reconstruction: four groups of nodes of degree 2 to 5 whose neighbours are mostly of their own class. One gets extra
+words, one gets edges to nodes of other classes, one loses most labels of its class, and one is left as it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steelyard.errors import InputError
+
+Arrays = dict[str, NDArray[Any]]
+Nodes = NDArray[np.int64]
+
+SOURCES = ("feature", "structure", "coverage")
+"""What can be planted, in the order of the probes."""
+
+GROUPS = (*SOURCES, "clean")
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A graph with planted sources.
+
+    Attributes:
+        arrays: ``x``, ``edge_index``, ``y`` and masks, as :func:`steelyard.data.graph_arrays` gives them.
+        groups: Group -> its nodes, ascending: "feature", "structure", "coverage", "clean".
+        words: Node of the group "feature" -> the words that it got.
+        ends: Node of the group "structure" -> the other ends of the edges that it got.
+        cut_class: The class that lost labels.
+    """
+
+    arrays: Arrays
+    groups: dict[str, Nodes]
+    words: dict[int, Nodes]
+    ends: dict[int, Nodes]
+    cut_class: int
+
+    @property
+    def nodes(self) -> Nodes:
+        """All nodes of the four groups, group by group."""
+        return np.concatenate([self.groups[name] for name in GROUPS])
+
+    @property
+    def sources(self) -> list[str]:
+        """The group of every node of :attr:`nodes`."""
+        return [name for name in GROUPS for _ in self.groups[name]]
+
+
+def plantable(arrays: Arrays) -> NDArray[np.bool_]:
+    """Return the mask (N,) of nodes of degree 2 to 5 with more than 80 % of neighbours of their own class."""
+    y, (source, target) = arrays["y"], arrays["edge_index"]
+    degree = np.bincount(target, minlength=len(y))
+    same = np.bincount(target, weights=y[source] == y[target], minlength=len(y))
+    return np.asarray((degree >= 2) & (degree <= 5) & (same > 0.8 * degree))
+
+
+def plant(
+    arrays: Arrays,
+    generator: np.random.Generator,
+    *,
+    per_group: int = 40,
+    extra_words: int = 60,
+    extra_edges: int = 4,
+    labels_left: int = 2,
+) -> Planted:
+    """Plant three sources of uncertainty and choose clean nodes beside them.
+
+    Only test nodes are chosen, so that no planted node trains the network or serves as a reference. The other ends of
+    added edges are nodes of other classes outside all groups; the class that loses labels gives nodes to its own group
+    only.
+
+    Args:
+        arrays: A graph with word features (0 and above), labels and masks; it is not changed.
+        generator: Source of every draw.
+        per_group: Nodes of each group.
+        extra_words: Words added to each node of the group "feature", of those that it does not have.
+        extra_edges: Edges added to each node of the group "structure".
+        labels_left: Labelled nodes that the cut class keeps.
+
+    Raises:
+        InputError: The graph has too few nodes that can be planted, or words.
+    """
+    y, fits = arrays["y"], plantable(arrays) & arrays["test_mask"]
+    counts = np.bincount(y[fits], minlength=int(y.max()) + 1)
+    labelled = np.bincount(y[arrays["train_mask"]], minlength=len(counts))
+    possible = np.flatnonzero((counts >= per_group) & (labelled > labels_left) & (fits.sum() - counts >= 3 * per_group))
+    if not len(possible):
+        raise InputError(
+            f"graph: {int(fits.sum())} test nodes can be planted (degree 2 to 5, more than 80 % of neighbours of their "
+            f"class), {counts.tolist()} by class; groups of {per_group} need {per_group} of a class with more than "
+            f"{labels_left} labels and {3 * per_group} of the others"
+        )
+    cut = int(generator.choice(possible))
+    others = generator.permutation(np.flatnonzero(fits & (y != cut)))
+    members = generator.permutation(np.flatnonzero(fits & (y == cut)))[:per_group]
+    groups = {
+        "feature": np.sort(others[:per_group]),
+        "structure": np.sort(others[per_group : 2 * per_group]),
+        "coverage": np.sort(members),
+        "clean": np.sort(others[2 * per_group : 3 * per_group]),
+    }
+    x, words = _with_words(arrays["x"], groups["feature"], extra_words, generator)
+    taken = np.concatenate(list(groups.values()))
+    edge_index, ends = _with_edges(arrays["edge_index"], y, groups["structure"], taken, extra_edges, generator)
+    changed = {"x": x, "edge_index": edge_index, "train_mask": _cut(arrays, cut, labels_left, generator)}
+    return Planted({**arrays, **changed}, groups, words, ends, cut)
+
+
+def _with_words(
+    x: NDArray[Any], nodes: Nodes, count: int, generator: np.random.Generator
+) -> tuple[NDArray[Any], dict[int, Nodes]]:
+    x, words = x.copy(), {}
+    for node in nodes.tolist():
+        absent = np.flatnonzero(x[node] == 0)
+        if len(absent) < count:
+            raise InputError(f"graph: node {node} lacks {len(absent)} words only, {count} were to be added")
+        words[node] = np.sort(generator.choice(absent, count, replace=False))
+        x[node, words[node]] = 1.0
+    return x, words
+
+
+def _with_edges(
+    edge_index: NDArray[Any], y: NDArray[Any], nodes: Nodes, taken: Nodes, count: int, generator: np.random.Generator
+) -> tuple[NDArray[np.int64], dict[int, Nodes]]:
+    size = len(y)
+    free = np.setdiff1d(np.arange(size), taken)
+    ends = {}
+    for node in nodes.tolist():
+        near = edge_index[1][edge_index[0] == node]
+        candidates = np.setdiff1d(free[y[free] != y[node]], near)
+        if len(candidates) < count:
+            raise InputError(f"graph: {len(candidates)} nodes of another class are left for {count} edges of {node}")
+        ends[node] = np.sort(generator.choice(candidates, count, replace=False))
+    source = np.repeat(np.array(list(ends)), count)
+    target = np.concatenate(list(ends.values()))
+    both = np.concatenate([edge_index, [source, target], [target, source]], axis=1).astype(np.int64)
+    keys = np.unique(both[0] * size + both[1])
+    return np.stack([keys // size, keys % size]), ends
+
+
+def _cut(arrays: Arrays, kind: int, left: int, generator: np.random.Generator) -> NDArray[np.bool_]:
+    train = arrays["train_mask"].copy()
+    labelled = generator.permutation(np.flatnonzero(train & (arrays["y"] == kind)))
+    train[labelled[left:]] = False
+    return train
