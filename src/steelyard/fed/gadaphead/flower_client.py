@@ -20,7 +20,6 @@ except ModuleNotFoundError as error:
 
 ARRAYS, CONFIG, METRICS, MOMENT = "arrays", "config", "metrics", "second-moment"
 PARTITION, EXAMPLES, VARIANCE, ROUND = "partition-id", "num-examples", "head-variance", "server-round"
-RESERVED = (PARTITION, VARIANCE)
 
 
 def partition_id(context: Context) -> int:
