@@ -1,0 +1,293 @@
+"""The uncertainty-aware student of GraphUAT: it imitates a trained classifier and says how far it is from its labels.
+
+The teacher is queried on all nodes and its labels stay unused; the labelled nodes tell only where there is evidence.
+The scheme is the paper's, the form ``alpha = 1 + s pi`` of the student a reconstruction: because one is added to every
+class, its total uncertainty lies above the teacher's entropy. Compare changes, not levels.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any, Literal, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from steelyard.errors import InputError
+from steelyard.graphs.graph import Graph, check_graph
+from steelyard.graphs.graphuat.core import (
+    Coverage,
+    Uncertainty,
+    dirichlet_uncertainty,
+    fit_coverage,
+    strength_from,
+    uce_loss,
+)
+from steelyard.graphs.graphuat.networks import SparseGCN, normalised, remember_sparse
+from steelyard.graphs.graphuat.teachers import check_outputs, evaluating, seeded, takes_edge_weight
+from steelyard.rng import torch_generator
+
+STRENGTHS = {"gaussian": 0, "knn": 5}
+"""Name of a strength -> labelled neighbours that it looks at; 0 for the Gaussian."""
+_TRUSTED = 0.9  # agreement below which the attribution is not about the teacher
+
+
+class AgreementWarning(UserWarning):
+    """The student predicts other classes than its teacher: what it explains is not the teacher."""
+
+
+class GraphUATStudent:
+    """A Dirichlet student distilled from a trained node classifier.
+
+    Args:
+        teacher: Any module called as ``(x, edge_index[, edge_weight])`` that returns logits (N, C).
+        backbone: ``"gcn"``, or a module of your own, called like the teacher and trained further from its present
+            weights on a copy. Its representation is what ``represent(x, edge_index, edge_weight)`` returns first, or
+            its logits where it has no such method.
+        hidden: Width of the GCN.
+        layers: Convolutions of the GCN.
+        strength: ``"gaussian"``, or ``"knn"``: mean squared distance to the five nearest labelled nodes.
+        tau: Sharpness of the strength.
+        budget: Evidence of the median labelled node, about the labels per class.
+        epochs: Full-batch steps of Adam.
+        learning_rate: Of Adam.
+        dropout: Of the GCN.
+        loss: ``"kl"``, or ``"uce"``: the uncertain cross-entropy of ``1 + budget pi``.
+        lambda_h: Weight of the Dirichlet's entropy in ``"uce"``.
+        seed: Of initial weights and dropout; torch's global random state stays as it is.
+
+    Attributes:
+        final_loss: Distillation loss of the last epoch, after :meth:`fit`.
+        fit_agreement: Share of nodes on which student and teacher agreed after :meth:`fit`.
+
+    Raises:
+        InputError: An argument is out of range.
+    """
+
+    def __init__(
+        self,
+        teacher: nn.Module,
+        *,
+        backbone: str | nn.Module = "gcn",
+        hidden: int = 64,
+        layers: int = 2,
+        strength: str = "gaussian",
+        tau: float = 8.0,
+        budget: float = 20.0,
+        epochs: int = 300,
+        learning_rate: float = 1e-2,
+        dropout: float = 0.2,
+        loss: Literal["kl", "uce"] = "kl",
+        lambda_h: float = 1e-4,
+        seed: int = 0,
+    ) -> None:
+        if not isinstance(teacher, nn.Module):
+            raise InputError(f"teacher must be a torch module called as (x, edge_index), not {type(teacher).__name__}")
+        if not (backbone == "gcn" or isinstance(backbone, nn.Module)):
+            raise InputError(f"backbone must be 'gcn' or a torch module, not {backbone!r}")
+        if strength not in STRENGTHS:
+            raise InputError(f"strength must be one of {', '.join(STRENGTHS)}, not {strength!r}")
+        if loss not in ("kl", "uce"):
+            raise InputError(f"loss must be 'kl' or 'uce', not {loss!r}")
+        for name, value in (("tau", tau), ("budget", budget), ("learning_rate", learning_rate)):
+            if not (math.isfinite(value) and value > 0):
+                raise InputError(f"{name} must be positive, not {value}")
+        if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
+            raise InputError(f"epochs must be a whole number of at least 1, not {epochs!r}")
+        SparseGCN(1, 1, hidden=hidden, layers=layers, dropout=dropout)  # checks the sizes before any work
+        self.teacher, self.backbone_kind = teacher, backbone
+        self.hidden, self.layers, self.dropout = hidden, layers, dropout
+        self.strength, self.tau, self.budget = strength, tau, budget
+        self.epochs, self.learning_rate, self.loss, self.lambda_h, self.seed = (
+            epochs, learning_rate, loss, lambda_h, seed
+        )  # fmt: skip
+        self.backbone: nn.Module | None = None
+        self.coverage: Coverage | None = None
+        self.final_loss = self.fit_agreement = math.nan
+
+    def fit(self, data: Any, train_mask: Any = None, progress: Callable[[int, int], None] | None = None) -> Self:
+        """Distil the teacher on all nodes of ``data`` and measure the coverage of its labelled nodes.
+
+        Args:
+            data: A graph that :func:`steelyard.graphs.check_graph` accepts, with ``y``.
+            train_mask: The labelled nodes, a mask (N,) or indices; by default ``data.train_mask``.
+            progress: Called with (epochs done, epochs in all).
+
+        Raises:
+            InputError: The graph cannot be used, there are no labelled nodes, or the teacher returns anything but
+                finite logits of two classes or more.
+        """
+        graph = check_graph(data)
+        target = self._teacher_log_probabilities(graph)
+        classes = target.shape[1]
+        nodes = _labelled(graph, train_mask, classes)
+        backbone = self._initial_backbone(graph.x, classes)
+        self.final_loss = self._distil(backbone, graph, target, progress)
+        backbone.requires_grad_(False).eval()
+        with torch.no_grad():
+            h, logits = _represent(backbone, remember_sparse(graph.x), graph.edge_index, graph.edge_weight)
+        assert graph.y is not None  # _labelled has seen it
+        self.coverage = fit_coverage(
+            h[nodes], graph.y[nodes], tau=self.tau, num_classes=classes, neighbours=STRENGTHS[self.strength]
+        )
+        self.backbone = backbone
+        self.fit_agreement = _agreement(logits, target)
+        if self.fit_agreement < _TRUSTED:
+            warnings.warn(
+                f"student and teacher agree on {self.fit_agreement:.0%} of the nodes, less than {_TRUSTED:.0%}: the "
+                "attribution is about the student; train longer (epochs) or use the teacher's architecture (backbone)",
+                AgreementWarning,
+                stacklevel=2,
+            )
+        return self
+
+    def evaluate(
+        self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None, nodes: Tensor | None = None
+    ) -> Uncertainty:
+        """Return the uncertainties on any graph or part of one, differentiable in ``x`` and ``edge_weight``.
+
+        Args:
+            x: Features (n, F).
+            edge_index: Directed edges (2, e) without self loops.
+            edge_weight: (e,), or (B, e): B weightings of the same edges in one call, which then lead the results. An
+                edge of weight 0 is removed. None means 1.
+            nodes: Indices of the nodes to return, or one index; None means all.
+
+        Raises:
+            InputError: The student is not fitted, or has a backbone without edge weights and is given some that are
+                neither 0 nor 1.
+        """
+        if self.backbone is None or self.coverage is None:
+            raise InputError("the student is not fitted yet: call fit(data) first")
+        h, logits = _represent(self.backbone, x, edge_index, edge_weight)
+        if nodes is not None:
+            h, logits = h[..., nodes, :], logits[..., nodes, :]
+        s = strength_from(self.coverage, h, tau=self.tau, n_budget=self.budget)
+        return dirichlet_uncertainty(1.0 + s.unsqueeze(-1) * torch.softmax(logits, -1))
+
+    def uncertainty(self, data: Any) -> Uncertainty:
+        """Return the uncertainties (N,) of all nodes of a graph, and ``alpha`` (N, C)."""
+        graph = check_graph(data)
+        remember_sparse(graph.x)
+        with torch.no_grad():
+            return self.evaluate(graph.x, graph.edge_index, graph.edge_weight)
+
+    def agreement(self, data: Any) -> float:
+        """Return the share of nodes whose class the student predicts as the teacher does (any of those that tie)."""
+        graph = check_graph(data)
+        return _agreement(self.uncertainty(graph).alpha, self._teacher_log_probabilities(graph))
+
+    def _teacher_log_probabilities(self, graph: Graph) -> Tensor:
+        with evaluating(self.teacher), torch.no_grad():
+            logits = _call(self.teacher, graph.x, graph.edge_index, graph.edge_weight)
+        return torch.log_softmax(check_outputs(logits, graph.num_nodes).detach(), -1)
+
+    def _initial_backbone(self, x: Tensor, classes: int) -> nn.Module:
+        if isinstance(self.backbone_kind, nn.Module):
+            return copy.deepcopy(self.backbone_kind).requires_grad_(True)
+        drawn = torch_generator("graphuat", "student weights", self.seed)
+        network = SparseGCN(
+            x.shape[1], classes, hidden=self.hidden, layers=self.layers, dropout=self.dropout, generator=drawn
+        )
+        return network.to(x.device, x.dtype)
+
+    def _distil(
+        self, backbone: nn.Module, graph: Graph, target: Tensor, progress: Callable[[int, int], None] | None
+    ) -> float:
+        optimizer = torch.optim.Adam(backbone.parameters(), lr=self.learning_rate)
+        forward = self._training_forward(backbone, graph)
+        backbone.train()
+        value = math.nan
+        with torch.enable_grad():
+            for epoch in range(1, self.epochs + 1):
+                optimizer.zero_grad()
+                loss = self._loss(forward(), target)
+                if not torch.isfinite(loss):
+                    raise InputError(f"the student diverged at epoch {epoch}: lower learning_rate")
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+                value = float(loss.detach())
+                if progress is not None:
+                    progress(epoch, self.epochs)
+        return value
+
+    def _training_forward(self, backbone: nn.Module, graph: Graph) -> Callable[[], Tensor]:
+        drawn = torch_generator("graphuat", "student dropout", self.seed)
+        if isinstance(backbone, SparseGCN):
+            x = remember_sparse(graph.x)
+            adjacency = normalised(graph.edge_index, graph.edge_weight, graph.num_nodes, graph.x.dtype)
+            return lambda: backbone.represent_on(x, adjacency, drawn)[1]
+
+        def forward() -> Tensor:
+            with seeded(drawn):
+                return _call(backbone, graph.x, graph.edge_index, graph.edge_weight)
+
+        return forward
+
+    def _loss(self, logits: Tensor, target: Tensor) -> Tensor:
+        if self.loss == "uce":
+            return uce_loss(1.0 + self.budget * torch.softmax(logits, -1), target.exp(), self.lambda_h)
+        return functional.kl_div(torch.log_softmax(logits, -1), target, reduction="batchmean", log_target=True)
+
+
+def _labelled(graph: Graph, train_mask: Any, classes: int) -> Tensor:
+    """Return the indices of the labelled nodes, sorted."""
+    chosen = graph.train_mask if train_mask is None else torch.as_tensor(train_mask)
+    if graph.y is None or chosen is None:
+        raise InputError("data has no labelled nodes: it needs y and train_mask, or pass train_mask to fit")
+    if chosen.dtype == torch.bool:
+        if chosen.shape != (graph.num_nodes,):
+            raise InputError(f"train_mask must have shape ({graph.num_nodes},), not {tuple(chosen.shape)}")
+        chosen = chosen.nonzero()
+    elif chosen.is_floating_point():
+        raise InputError(f"train_mask must be a bool mask or node indices, not {chosen.dtype}")
+    nodes = torch.unique(chosen.long())
+    if len(nodes) == 0:
+        raise InputError("train_mask selects no node; the student needs labelled nodes to know where evidence is")
+    if int(nodes[0]) < 0 or int(nodes[-1]) >= graph.num_nodes:
+        raise InputError(f"train_mask names nodes outside 0 to {graph.num_nodes - 1}")
+    y = graph.y[nodes]
+    if bool(((y < 0) | (y >= classes)).any()):
+        node = int(nodes[(y < 0) | (y >= classes)][0])
+        raise InputError(
+            f"y is {int(graph.y[node])} at the labelled node {node}; the teacher knows classes 0 to {classes - 1}"
+        )
+    return nodes
+
+
+def _call(module: nn.Module, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None) -> Tensor:
+    """Call a user's module; one without edge weights gets the edges of weight 1, and those of weight 0 are dropped."""
+    if edge_weight is None:
+        out: Tensor = module(x, edge_index)
+    elif takes_edge_weight(module):
+        out = module(x, edge_index, edge_weight=edge_weight)
+    else:
+        kept = edge_weight != 0
+        if not bool((edge_weight[kept] == 1).all()):
+            raise InputError(f"{type(module).__name__} takes no edge weights, so edge_weight may hold 0 and 1 only")
+        out = module(x, edge_index[:, kept])
+    return out
+
+
+def _represent(module: nn.Module, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None) -> tuple[Tensor, Tensor]:
+    if isinstance(module, SparseGCN):
+        return module.represent(x, edge_index, edge_weight)
+    if edge_weight is not None and edge_weight.ndim == 2:
+        each = [_represent(module, x, edge_index, weight) for weight in edge_weight]
+        return torch.stack([h for h, _ in each]), torch.stack([logits for _, logits in each])
+    own = getattr(module, "represent", None)
+    if callable(own):
+        h, logits = own(x, edge_index, edge_weight)
+        return h, logits
+    logits = _call(module, x, edge_index, edge_weight)
+    return logits, logits
+
+
+def _agreement(scores: Tensor, target: Tensor) -> float:
+    """Share of rows in which the class of the highest score is one of the target's highest."""
+    chosen = scores.argmax(-1, keepdim=True)
+    return float((target.gather(-1, chosen).squeeze(-1) == target.max(-1).values).double().mean())
