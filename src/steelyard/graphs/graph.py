@@ -103,8 +103,15 @@ def _refuse_heterogeneous(data: Any) -> None:
             raise InputError(f"data of type {type(data).__name__} has no {name}; give a graph with x and edge_index")
 
 
-def _features(x: Any) -> Tensor:
-    x = x if isinstance(x, Tensor) else torch.as_tensor(x)
+def _tensor(given: Any, name: str) -> Tensor:
+    try:
+        return torch.as_tensor(given)
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(f"{name} must be a tensor or an array of numbers, not {type(given).__name__}") from None
+
+
+def _features(given: Any) -> Tensor:
+    x = _tensor(given, "x")
     x = x.to_dense() if x.layout != torch.strided else x
     if x.ndim != 2 or x.is_complex():
         raise InputError(f"x must be a matrix (nodes, features), but it has shape {tuple(x.shape)}, dtype {x.dtype}")
@@ -118,8 +125,8 @@ def _features(x: Any) -> Tensor:
     return x
 
 
-def _edges(edge_index: Any, nodes: int) -> Tensor:
-    edge_index = edge_index if isinstance(edge_index, Tensor) else torch.as_tensor(edge_index)
+def _edges(given: Any, nodes: int) -> Tensor:
+    edge_index = _tensor(given, "edge_index")
     if edge_index.layout != torch.strided or edge_index.ndim != 2 or edge_index.shape[0] != 2:
         raise InputError(f"edge_index must have shape (2, edges), but it has {tuple(edge_index.shape)}")
     if edge_index.numel() == 0:
@@ -134,10 +141,10 @@ def _edges(edge_index: Any, nodes: int) -> Tensor:
     return edge_index.long()
 
 
-def _weights(weight: Any, edge_index: Tensor, x: Tensor) -> Tensor | None:
-    if weight is None:
+def _weights(given: Any, edge_index: Tensor, x: Tensor) -> Tensor | None:
+    if given is None:
         return None
-    weight = weight if isinstance(weight, Tensor) else torch.as_tensor(weight)
+    weight = _tensor(given, "edge_weight")
     edges = edge_index.shape[1]
     if weight.numel() != edges or weight.ndim not in (1, 2):
         raise InputError(
@@ -180,10 +187,10 @@ def _without_duplicates(edge_index: Tensor, weight: Tensor | None, nodes: int) -
     return edge_index[:, first[order]], weight
 
 
-def _classes(y: Any, nodes: int) -> Tensor | None:
-    if y is None:
+def _classes(given: Any, nodes: int) -> Tensor | None:
+    if given is None:
         return None
-    y = y if isinstance(y, Tensor) else torch.as_tensor(y)
+    y = _tensor(given, "y")
     if y.numel() != nodes or y.is_floating_point() or y.is_complex():
         raise InputError(
             f"y must hold one integer class for each of the {nodes} nodes, not {y.dtype} of {tuple(y.shape)}"
@@ -195,10 +202,10 @@ def _classes(y: Any, nodes: int) -> Tensor | None:
     return y
 
 
-def _mask(mask: Any, name: str, nodes: int) -> Tensor | None:
-    if mask is None:
+def _mask(given: Any, name: str, nodes: int) -> Tensor | None:
+    if given is None:
         return None
-    mask = mask if isinstance(mask, Tensor) else torch.as_tensor(mask)
+    mask = _tensor(given, name)
     if mask.dtype != torch.bool or mask.shape != (nodes,):
         several = f"; choose one split: {name}[:, 0]" if mask.ndim == 2 else ""
         raise InputError(f"{name} must be bool of shape ({nodes},), not {mask.dtype} of {tuple(mask.shape)}{several}")

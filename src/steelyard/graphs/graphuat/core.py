@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -46,7 +46,8 @@ class Uncertainty(NamedTuple):
 
 def entropy(probabilities: Tensor) -> Tensor:
     """Return the entropy of probabilities (..., K) in nats, with 0 ln 0 = 0; shape (...)."""
-    return torch.special.entr(probabilities).sum(-1)
+    each: Tensor = torch.special.entr(probabilities)
+    return each.sum(-1)
 
 
 def logit_entropy(logits: Tensor) -> Tensor:
@@ -55,15 +56,15 @@ def logit_entropy(logits: Tensor) -> Tensor:
     return -(log_probabilities.exp() * log_probabilities).sum(-1)
 
 
-def dirichlet_uncertainty(alpha: Tensor) -> Uncertainty:
+def dirichlet_uncertainty(alpha: Any) -> Uncertainty:
     """Split the uncertainty of Dirichlet distributions.
 
     ``TU = H[a/a0]``, ``AU = sum_c a_c/a0 (digamma(a0 + 1) - digamma(a_c + 1))``, ``EU = TU - AU``, vacuity ``K/a0``,
-    and the dissonance of the beliefs ``b_k = (a_k - 1)/a0``. EU is computed as a sum of ``digamma(x + 1) - ln x``, which
-    keeps its relative accuracy where ``TU - AU`` would cancel (large concentrations).
+    and the dissonance of the beliefs ``b_k = (a_k - 1)/a0``. EU is computed as a sum of ``digamma(x + 1) - ln x``,
+    which keeps its relative accuracy where ``TU - AU`` would cancel (large concentrations).
 
     Args:
-        alpha: Concentrations (..., K), positive and finite; integers are read as float64.
+        alpha: Concentrations (..., K), positive and finite: a tensor, or what makes one; integers become float64.
 
     Returns:
         The uncertainties in the dtype of ``alpha``, computed in float64, differentiable. A concentration below 1 counts
@@ -79,13 +80,19 @@ def dirichlet_uncertainty(alpha: Tensor) -> Uncertainty:
     total = -(mean * mean.log()).sum(-1)
     epistemic = ((mean * _digamma_gap(exact)).sum(-1) - _digamma_gap(strength).squeeze(-1)).clamp(min=0.0)
     belief = ((exact - 1.0) / strength).clamp(min=0.0)
-    parts = total, total - epistemic, epistemic, exact.shape[-1] / strength.squeeze(-1), _dissonance(belief)
-    return Uncertainty(*(part.to(alpha.dtype) for part in parts), alpha)
+    dtype = alpha.dtype
+    return Uncertainty(
+        total=total.to(dtype),
+        aleatoric=(total - epistemic).to(dtype),
+        epistemic=epistemic.to(dtype),
+        vacuity=(exact.shape[-1] / strength.squeeze(-1)).to(dtype),
+        dissonance=_dissonance(belief).to(dtype),
+        alpha=alpha,
+    )
 
 
-def _concentrations(alpha: Tensor) -> Tensor:
-    if not isinstance(alpha, Tensor):
-        alpha = torch.as_tensor(alpha)
+def _concentrations(given: Any) -> Tensor:
+    alpha = torch.as_tensor(given)
     if not alpha.is_floating_point():
         alpha = alpha.double()
     if alpha.ndim == 0 or alpha.shape[-1] == 0:
@@ -110,7 +117,7 @@ def _dissonance(belief: Tensor) -> Tensor:
     classes = belief.shape[-1]
     flat = belief.reshape(-1, classes)
     rows = max(1, _PAIRS // classes**2)
-    parts = [_dissonance_rows(part) for part in flat.split(rows)]
+    parts = [_dissonance_rows(part) for part in torch.split(flat, rows)]
     return torch.cat(parts).reshape(belief.shape[:-1])
 
 
@@ -127,7 +134,7 @@ def _dissonance_rows(belief: Tensor) -> Tensor:
     return (belief * torch.where(alone, 0.0, weighted / torch.where(alone, 1.0, others))).sum(-1)
 
 
-def differential_entropy(alpha: Tensor) -> Tensor:
+def differential_entropy(alpha: Any) -> Tensor:
     """Return the differential entropy of Dirichlet distributions (..., K) in nats; shape (...).
 
     Raises:
@@ -136,12 +143,13 @@ def differential_entropy(alpha: Tensor) -> Tensor:
     alpha = _concentrations(alpha)
     exact = alpha.double()
     strength = exact.sum(-1)
-    log_beta = torch.lgamma(exact).sum(-1) - torch.lgamma(strength)
-    value = log_beta + (strength - exact.shape[-1]) * torch.digamma(strength)
-    return (value - ((exact - 1.0) * torch.digamma(exact)).sum(-1)).to(alpha.dtype)
+    log_beta: Tensor = torch.lgamma(exact).sum(-1) - torch.lgamma(strength)
+    surplus: Tensor = (strength - exact.shape[-1]) * torch.digamma(strength)
+    value: Tensor = log_beta + surplus - ((exact - 1.0) * torch.digamma(exact)).sum(-1)
+    return value.to(alpha.dtype)
 
 
-def uce_loss(alpha: Tensor, target: Tensor, lambda_h: float = 0.0) -> Tensor:
+def uce_loss(alpha: Any, target: Tensor, lambda_h: float = 0.0) -> Tensor:
     """Return the uncertain cross-entropy, the mean of ``sum_c t_c (digamma(a0) - digamma(a_c)) - lambda_h H``.
 
     Args:
@@ -197,8 +205,8 @@ def fit_coverage(
     """Fit the coverage of the labelled nodes; see :func:`coverage_strength`.
 
     The covariance is tied over classes and shrunk, 1/2 pooled + 1/2 (trace/d) identity, so that it exists for any
-    number of labels. A class with one label lends its mean and nothing to the covariance; where all classes have one, or all
-    labelled nodes are alike, the covariance is that of all labelled nodes, and the identity where that is zero too.
+    number of labels. A class with one label lends its mean and nothing to the covariance; where no class spreads, the
+    covariance is that of all labelled nodes around their mean, and the identity where that is zero too.
 
     Raises:
         InputError: No labelled nodes, shapes that do not fit, a class out of range, or values that are not finite.
@@ -214,9 +222,8 @@ def fit_coverage(
     centre = h.mean(0)
     whitening = _whitening(h - means[member], h - centre)
     anchors = (h if neighbours else means) - centre
-    fitted = Coverage(
-        centre, whitening, anchors @ whitening, counts.double().log(), torch.zeros((), dtype=h.dtype), neighbours
-    )
+    log_weights = torch.zeros_like(h[:, 0]) if neighbours else counts.double().log()
+    fitted = Coverage(centre, whitening, anchors @ whitening, log_weights, torch.zeros_like(h[0, 0]), neighbours)
     return fitted._replace(median=log_coverage(fitted, h, tau=tau).quantile(0.5))
 
 
@@ -279,7 +286,7 @@ def coverage_strength(
     """Return the evidence strength s of nodes from how well labelled nodes cover them (reconstruction).
 
     ``l(v) = logsumexp_c [ln n_c - d2_Mahalanobis(v, c) tau / (2d)]`` under class-conditional Gaussians with a tied,
-    shrunk covariance fitted on the labelled nodes, and ``s = n_budget exp(clip(l - median over labelled nodes of l, -8, 3))``.
+    shrunk covariance fitted on the labelled nodes, and ``s = n_budget exp(clip(l - median of the labelled l, -8, 3))``.
     Where the clip holds the gradient is zero.
 
     Args:

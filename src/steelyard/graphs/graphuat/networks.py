@@ -12,13 +12,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from steelyard.errors import InputError
 
 _SPARSE_BELOW = 0.1  # share of nonzero features below which a sparse product is the faster one
 _EDGES_AT_ONCE = 1 << 17  # in the gradient of edge weights, which needs edges x width numbers
-_KNOWN_SPARSE: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # dense features -> (version, their sparse form)
 
 
 class Adjacency(NamedTuple):
@@ -60,7 +58,8 @@ class _SparseProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, indices: Tensor, values: Tensor, h: Tensor) -> Tensor:
         ctx.save_for_backward(indices, values, h)
-        return torch.sparse.mm(_coo(indices, values, len(h)), h)
+        product: Tensor = torch.sparse.mm(_coo(indices, values, len(h)), h)
+        return product
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor | None, Tensor | None]:
@@ -83,37 +82,29 @@ def propagate(adjacency: Adjacency, h: Tensor) -> Tensor:
     """Return ``A @ h``: (N, d), or (B, N, d) where the adjacency holds B weightings (``h`` may be shared by them)."""
     indices, values, own = adjacency
     if values.ndim == 1:
-        product: Tensor = _SparseProduct.apply(indices, values, h.contiguous())
-        return product + own[:, None] * h
+        return _multiply(indices, values, h) + own[:, None] * h
     copies, nodes = own.shape
     shifts = nodes * torch.arange(copies, device=indices.device)
     many = (indices[:, None, :] + shifts[:, None]).reshape(2, -1)
     stacked = h.expand(copies, nodes, h.shape[-1])
-    product = _SparseProduct.apply(many, values.reshape(-1), stacked.reshape(copies * nodes, -1))
+    product = _multiply(many, values.reshape(-1), stacked.reshape(copies * nodes, -1))
     return product.view_as(stacked) + own[..., None] * stacked
 
 
-def remember_sparse(x: Tensor) -> Tensor:
-    """Return features (N, F) in the form that multiplies faster, and remember it for as long as ``x`` lives unchanged.
+def _multiply(indices: Tensor, values: Tensor, h: Tensor) -> Tensor:
+    product: Tensor = _SparseProduct.apply(indices, values, h.contiguous())  # type: ignore[no-untyped-call]
+    return product
 
-    :class:`SparseGCN` looks a dense ``x`` up here, so that a graph that is evaluated many times is converted once.
+
+def sparse_features(x: Tensor) -> Tensor:
+    """Return features (N, F) in the form that multiplies faster: COO where few are nonzero, else ``x`` itself.
+
+    The conversion costs about one dense product, so it pays where the same features are used again, as in training.
     """
-    known = _sparse_form(x)
-    if known is not None:
-        return known
     if x.layout != torch.strided or torch.count_nonzero(x) >= _SPARSE_BELOW * x.numel():
         return x
-    sparse = x.detach().to_sparse_coo()
-    if not x.is_inference():  # such tensors do not count their changes
-        _KNOWN_SPARSE[x] = (x._version, sparse)
+    sparse: Tensor = x.detach().to_sparse()
     return sparse
-
-
-def _sparse_form(x: Tensor) -> Tensor | None:
-    if x.layout != torch.strided or x.requires_grad or x.is_inference():
-        return None
-    version, sparse = _KNOWN_SPARSE.get(x, (-1, None))
-    return sparse if version == x._version else None
 
 
 class SparseGCN(nn.Module):
@@ -176,8 +167,7 @@ class SparseGCN(nn.Module):
         self, x: Tensor, adjacency: Adjacency, dropout: torch.Generator | None = None
     ) -> tuple[Tensor, Tensor]:
         """As :meth:`represent`, on a prepared adjacency; with dropout drawn from the generator where one is given."""
-        known = _sparse_form(x)
-        h = x if known is None else known
+        h = x
         for weight, bias in list(zip(self.weights, self.biases, strict=True))[:-1]:
             product = h @ weight if h.layout == torch.strided else torch.sparse.mm(h, weight)
             h = torch.relu(propagate(adjacency, product) + bias)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Literal, Self
 
 import torch
@@ -27,12 +28,19 @@ from steelyard.graphs.graphuat.core import (
     strength_from,
     uce_loss,
 )
-from steelyard.graphs.graphuat.networks import SparseGCN, normalised, remember_sparse
+from steelyard.graphs.graphuat.networks import SparseGCN, normalised, sparse_features
 from steelyard.graphs.graphuat.teachers import check_outputs, evaluating, seeded, takes_edge_weight
+from steelyard.models.paths import usable_path
+from steelyard.models.safefile import SafeFile, write_safe
 from steelyard.rng import torch_generator
 
 STRENGTHS = {"gaussian": 0, "knn": 5}
 """Name of a strength -> labelled neighbours that it looks at; 0 for the Gaussian."""
+FORMAT = "steelyard.graphs.student"
+_COVERAGE = ("centre", "whitening", "anchors", "log_weights", "median")
+_SETTINGS: dict[str, Callable[[str], Any]] = {
+    "hidden": int, "layers": int, "strength": str, "tau": float, "budget": float
+}  # fmt: skip
 _TRUSTED = 0.9  # agreement below which the attribution is not about the teacher
 
 
@@ -129,7 +137,7 @@ class GraphUATStudent:
         self.final_loss = self._distil(backbone, graph, target, progress)
         backbone.requires_grad_(False).eval()
         with torch.no_grad():
-            h, logits = _represent(backbone, remember_sparse(graph.x), graph.edge_index, graph.edge_weight)
+            h, logits = _represent(backbone, graph.x, graph.edge_index, graph.edge_weight)
         assert graph.y is not None  # _labelled has seen it
         self.coverage = fit_coverage(
             h[nodes], graph.y[nodes], tau=self.tau, num_classes=classes, neighbours=STRENGTHS[self.strength]
@@ -151,7 +159,7 @@ class GraphUATStudent:
         """Return the uncertainties on any graph or part of one, differentiable in ``x`` and ``edge_weight``.
 
         Args:
-            x: Features (n, F).
+            x: Features (n, F); sparse COO is taken too by the GCN, see :func:`networks.sparse_features`.
             edge_index: Directed edges (2, e) without self loops.
             edge_weight: (e,), or (B, e): B weightings of the same edges in one call, which then lead the results. An
                 edge of weight 0 is removed. None means 1.
@@ -172,7 +180,6 @@ class GraphUATStudent:
     def uncertainty(self, data: Any) -> Uncertainty:
         """Return the uncertainties (N,) of all nodes of a graph, and ``alpha`` (N, C)."""
         graph = check_graph(data)
-        remember_sparse(graph.x)
         with torch.no_grad():
             return self.evaluate(graph.x, graph.edge_index, graph.edge_weight)
 
@@ -180,6 +187,75 @@ class GraphUATStudent:
         """Return the share of nodes whose class the student predicts as the teacher does (any of those that tie)."""
         graph = check_graph(data)
         return _agreement(self.uncertainty(graph).alpha, self._teacher_log_probabilities(graph))
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the fitted tensors: ``backbone.*`` and ``coverage.*``.
+
+        Raises:
+            InputError: The student is not fitted.
+        """
+        if self.backbone is None or self.coverage is None:
+            raise InputError("the student is not fitted yet, so there is nothing to save: call fit(data) first")
+        state = {f"backbone.{name}": tensor.detach() for name, tensor in self.backbone.state_dict().items()}
+        return state | {f"coverage.{name}": getattr(self.coverage, name) for name in _COVERAGE}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> Self:
+        """Take over the tensors of :meth:`state_dict` of a student with the same settings.
+
+        Raises:
+            InputError: Tensors are missing, too many, of wrong shapes or not finite; the student stays as it was.
+        """
+        for name, tensor in state.items():
+            if not (tensor.is_floating_point() and bool(torch.isfinite(tensor).all())):
+                raise InputError(f"state: '{name[:80]}' must hold finite floating-point numbers")
+        coverage = _read_coverage(state, STRENGTHS[self.strength])
+        weights = {name[9:]: tensor for name, tensor in state.items() if name.startswith("backbone.")}
+        odd = sorted(set(state) - {f"backbone.{name}" for name in weights} - {f"coverage.{name}" for name in _COVERAGE})
+        if odd:
+            raise InputError(f"state: '{odd[0][:80]}' belongs to no student")
+        own = self.backbone_kind
+        backbone = copy.deepcopy(own) if isinstance(own, nn.Module) else _empty_gcn(weights, self.hidden, self.layers)
+        try:
+            backbone.load_state_dict(weights)
+        except RuntimeError as error:
+            raise InputError(f"state does not fit the backbone: {' '.join(str(error).split())[:200]}") from None
+        if isinstance(backbone, SparseGCN) and len(coverage.centre) != self.hidden:
+            raise InputError(f"state: the coverage has width {len(coverage.centre)}, the backbone {self.hidden}")
+        self.backbone, self.coverage = backbone.requires_grad_(False).eval(), coverage
+        return self
+
+    def save(self, path: str | Path) -> None:
+        """Write the fitted student, without its teacher, as a safetensors file.
+
+        Raises:
+            InputError: It is not fitted, or the disk refuses.
+        """
+        about = {name: str(getattr(self, name)) for name in _SETTINGS}
+        write_safe(usable_path(path), self.state_dict(), {"format": FORMAT, **about})
+
+    @classmethod
+    def load(cls, path: str | Path, teacher: nn.Module, *, backbone: str | nn.Module = "gcn") -> Self:
+        """Read a student that :meth:`save` wrote; the file may come from anywhere.
+
+        Args:
+            path: The file.
+            teacher: The teacher that it was distilled from.
+            backbone: As it was given to the student that was saved.
+
+        Raises:
+            InputError: The file is damaged, is no student, or does not fit the backbone.
+        """
+        file = SafeFile(usable_path(path))
+        if file.metadata.get("format") != FORMAT:
+            raise InputError(f"{file.path} holds no student: its metadata do not say format={FORMAT}")
+        try:
+            settings = {name: read(file.metadata[name]) for name, read in _SETTINGS.items()}
+        except (KeyError, ValueError):
+            raise InputError(f"{file.path} is damaged: its metadata must hold {', '.join(_SETTINGS)}") from None
+        if settings["layers"] > len(file.spans):  # before a network of that many is made
+            raise InputError(f"{file.path} is damaged: it speaks of {settings['layers']} layers and does not hold them")
+        student = cls(teacher, backbone=backbone, **settings)
+        return student.load_state_dict({name: file.read(name).clone() for name in file.spans})
 
     def _teacher_log_probabilities(self, graph: Graph) -> Tensor:
         with evaluating(self.teacher), torch.no_grad():
@@ -218,7 +294,7 @@ class GraphUATStudent:
     def _training_forward(self, backbone: nn.Module, graph: Graph) -> Callable[[], Tensor]:
         drawn = torch_generator("graphuat", "student dropout", self.seed)
         if isinstance(backbone, SparseGCN):
-            x = remember_sparse(graph.x)
+            x = sparse_features(graph.x)
             adjacency = normalised(graph.edge_index, graph.edge_weight, graph.num_nodes, graph.x.dtype)
             return lambda: backbone.represent_on(x, adjacency, drawn)[1]
 
@@ -232,6 +308,33 @@ class GraphUATStudent:
         if self.loss == "uce":
             return uce_loss(1.0 + self.budget * torch.softmax(logits, -1), target.exp(), self.lambda_h)
         return functional.kl_div(torch.log_softmax(logits, -1), target, reduction="batchmean", log_target=True)
+
+
+def _read_coverage(state: Mapping[str, Tensor], neighbours: int) -> Coverage:
+    missing = [name for name in _COVERAGE if f"coverage.{name}" not in state]
+    if missing:
+        raise InputError(f"state lacks 'coverage.{missing[0]}'")
+    parts = {name: state[f"coverage.{name}"].double() for name in _COVERAGE}
+    anchors, width = parts["anchors"].shape if parts["anchors"].ndim == 2 else (0, 0)
+    wanted = {
+        "centre": (width,), "whitening": (width, width), "anchors": (anchors, width), "log_weights": (anchors,),
+        "median": (),
+    }  # fmt: skip
+    for name, shape in wanted.items():
+        if tuple(parts[name].shape) != shape or 0 in shape:
+            raise InputError(
+                f"state: 'coverage.{name}' has shape {tuple(parts[name].shape)}, which does not fit the rest"
+            )
+    return Coverage(**parts, neighbours=neighbours)
+
+
+def _empty_gcn(weights: Mapping[str, Tensor], hidden: int, layers: int) -> SparseGCN:
+    """Return the network that these tensors fill, once the first and the last of them say how large it is."""
+    first, last = weights.get("weights.0"), weights.get(f"weights.{layers - 1}")
+    if first is None or last is None or first.ndim != 2 or last.ndim != 2 or first.shape[1] != hidden:
+        raise InputError(f"state does not fit a GCN of width {hidden} with {layers} layers: check hidden and layers")
+    empty = SparseGCN(first.shape[0], last.shape[1], hidden=hidden, layers=layers)
+    return empty.to(first.dtype)
 
 
 def _labelled(graph: Graph, train_mask: Any, classes: int) -> Tensor:
@@ -281,8 +384,8 @@ def _represent(module: nn.Module, x: Tensor, edge_index: Tensor, edge_weight: Te
         return torch.stack([h for h, _ in each]), torch.stack([logits for _, logits in each])
     own = getattr(module, "represent", None)
     if callable(own):
-        h, logits = own(x, edge_index, edge_weight)
-        return h, logits
+        h, own_logits = own(x, edge_index, edge_weight)
+        return h, own_logits
     logits = _call(module, x, edge_index, edge_weight)
     return logits, logits
 
