@@ -135,13 +135,7 @@ class SparseGCN(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        for name, size, least in (
-            ("features", features, 1), ("classes", classes, 1), ("hidden", hidden, 1), ("layers", layers, 2)
-        ):  # fmt: skip
-            if not isinstance(size, int) or isinstance(size, bool) or size < least:
-                raise InputError(f"{name} must be a whole number of at least {least}, not {size!r}")
-        if not 0 <= dropout < 1:
-            raise InputError(f"dropout must be at least 0 and below 1, not {dropout}")
+        check_sizes(features, classes, hidden=hidden, layers=layers, dropout=dropout)
         self.dropout = dropout
         sizes = [features, *[hidden] * (layers - 1), classes]
         drawn = generator if generator is not None else torch.Generator().manual_seed(0)
@@ -176,6 +170,16 @@ class SparseGCN(nn.Module):
                 h = h * kept.to(h) / (1.0 - self.dropout)
         h = propagate(adjacency, h)
         return h, h @ self.weights[-1] + self.biases[-1]
+
+
+def check_sizes(features: int = 1, classes: int = 1, *, hidden: int, layers: int, dropout: float) -> None:
+    """Raise InputError if a :class:`SparseGCN` cannot have these sizes."""
+    sizes = {"features": (features, 1), "classes": (classes, 1), "hidden": (hidden, 1), "layers": (layers, 2)}
+    for name, (size, least) in sizes.items():
+        if not isinstance(size, int) or isinstance(size, bool) or size < least:
+            raise InputError(f"{name} must be a whole number of at least {least}, not {size!r}")
+    if not 0 <= dropout < 1:
+        raise InputError(f"dropout must be at least 0 and below 1, not {dropout}")
 
 
 def _glorot(rows: int, columns: int, generator: torch.Generator) -> Tensor:

@@ -8,6 +8,7 @@ class, its total uncertainty lies above the teacher's entropy. Compare changes, 
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 import warnings
 from collections.abc import Callable, Mapping
@@ -28,7 +29,7 @@ from steelyard.graphs.graphuat.core import (
     strength_from,
     uce_loss,
 )
-from steelyard.graphs.graphuat.networks import SparseGCN, normalised, sparse_features
+from steelyard.graphs.graphuat.networks import SparseGCN, check_sizes, normalised, sparse_features
 from steelyard.graphs.graphuat.teachers import check_outputs, evaluating, seeded, takes_edge_weight
 from steelyard.models.paths import usable_path
 from steelyard.models.safefile import SafeFile, write_safe
@@ -106,7 +107,7 @@ class GraphUATStudent:
                 raise InputError(f"{name} must be positive, not {value}")
         if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
             raise InputError(f"epochs must be a whole number of at least 1, not {epochs!r}")
-        SparseGCN(1, 1, hidden=hidden, layers=layers, dropout=dropout)  # checks the sizes before any work
+        check_sizes(hidden=hidden, layers=layers, dropout=dropout)
         self.teacher, self.backbone_kind = teacher, backbone
         self.hidden, self.layers, self.dropout = hidden, layers, dropout
         self.strength, self.tau, self.budget = strength, tau, budget
@@ -252,7 +253,7 @@ class GraphUATStudent:
             settings = {name: read(file.metadata[name]) for name, read in _SETTINGS.items()}
         except (KeyError, ValueError):
             raise InputError(f"{file.path} is damaged: its metadata must hold {', '.join(_SETTINGS)}") from None
-        if settings["layers"] > len(file.spans):  # before a network of that many is made
+        if settings["layers"] > len(file.spans):  # before names of that many are made
             raise InputError(f"{file.path} is damaged: it speaks of {settings['layers']} layers and does not hold them")
         student = cls(teacher, backbone=backbone, **settings)
         return student.load_state_dict({name: file.read(name).clone() for name in file.spans})
@@ -329,12 +330,16 @@ def _read_coverage(state: Mapping[str, Tensor], neighbours: int) -> Coverage:
 
 
 def _empty_gcn(weights: Mapping[str, Tensor], hidden: int, layers: int) -> SparseGCN:
-    """Return the network that these tensors fill, once the first and the last of them say how large it is."""
+    """Return a network that exactly these tensors fill; nothing is allocated before that is known."""
     first, last = weights.get("weights.0"), weights.get(f"weights.{layers - 1}")
-    if first is None or last is None or first.ndim != 2 or last.ndim != 2 or first.shape[1] != hidden:
-        raise InputError(f"state does not fit a GCN of width {hidden} with {layers} layers: check hidden and layers")
-    empty = SparseGCN(first.shape[0], last.shape[1], hidden=hidden, layers=layers)
-    return empty.to(first.dtype)
+    if first is None or last is None or first.ndim != 2 or last.ndim != 2:
+        raise InputError(f"state holds no GCN of {layers} layers")
+    sizes = [first.shape[0], *[hidden] * (layers - 1), last.shape[1]]
+    wanted = {f"weights.{i}": pair for i, pair in enumerate(itertools.pairwise(sizes))}
+    wanted |= {f"biases.{i}": (size,) for i, size in enumerate(sizes[1:])}
+    if wanted != {name: tuple(tensor.shape) for name, tensor in weights.items()}:
+        raise InputError(f"state does not fit a GCN of {layers} layers, {hidden} wide, for {sizes[0]} features")
+    return SparseGCN(sizes[0], sizes[-1], hidden=hidden, layers=layers).to(first.dtype)
 
 
 def _labelled(graph: Graph, train_mask: Any, classes: int) -> Tensor:
@@ -364,15 +369,15 @@ def _labelled(graph: Graph, train_mask: Any, classes: int) -> Tensor:
 
 def _call(module: nn.Module, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None) -> Tensor:
     """Call a user's module; one without edge weights gets the edges of weight 1, and those of weight 0 are dropped."""
-    if edge_weight is None:
-        out: Tensor = module(x, edge_index)
-    elif takes_edge_weight(module):
-        out = module(x, edge_index, edge_weight=edge_weight)
-    else:
+    named = {}
+    if edge_weight is not None and takes_edge_weight(module):
+        named["edge_weight"] = edge_weight
+    elif edge_weight is not None:
         kept = edge_weight != 0
         if not bool((edge_weight[kept] == 1).all()):
             raise InputError(f"{type(module).__name__} takes no edge weights, so edge_weight may hold 0 and 1 only")
-        out = module(x, edge_index[:, kept])
+        edge_index = edge_index[:, kept]
+    out: Tensor = module(x, edge_index, **named)
     return out
 
 
