@@ -155,7 +155,7 @@ class SparseGCN(nn.Module):
             edge_weight: (E,), or (B, E) for B weightings of the edges, which then lead both results; None means 1.
         """
         dtype = self.weights[0].dtype
-        return self.represent_on(x, normalised(edge_index, edge_weight, x.shape[0], dtype))
+        return self.represent_on(x.to(dtype), normalised(edge_index, edge_weight, x.shape[0], dtype))
 
     def represent_on(
         self, x: Tensor, adjacency: Adjacency, dropout: torch.Generator | None = None

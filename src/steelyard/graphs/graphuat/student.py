@@ -335,7 +335,7 @@ def _empty_gcn(weights: Mapping[str, Tensor], hidden: int, layers: int) -> Spars
     if first is None or last is None or first.ndim != 2 or last.ndim != 2:
         raise InputError(f"state holds no GCN of {layers} layers")
     sizes = [first.shape[0], *[hidden] * (layers - 1), last.shape[1]]
-    wanted = {f"weights.{i}": pair for i, pair in enumerate(itertools.pairwise(sizes))}
+    wanted: dict[str, tuple[int, ...]] = {f"weights.{i}": pair for i, pair in enumerate(itertools.pairwise(sizes))}
     wanted |= {f"biases.{i}": (size,) for i, size in enumerate(sizes[1:])}
     if wanted != {name: tuple(tensor.shape) for name, tensor in weights.items()}:
         raise InputError(f"state does not fit a GCN of {layers} layers, {hidden} wide, for {sizes[0]} features")
@@ -353,7 +353,7 @@ def _labelled(graph: Graph, train_mask: Any, classes: int) -> Tensor:
         chosen = chosen.nonzero()
     elif chosen.is_floating_point():
         raise InputError(f"train_mask must be a bool mask or node indices, not {chosen.dtype}")
-    nodes = torch.unique(chosen.long())
+    nodes: Tensor = torch.unique(chosen.long())
     if len(nodes) == 0:
         raise InputError("train_mask selects no node; the student needs labelled nodes to know where evidence is")
     if int(nodes[0]) < 0 or int(nodes[-1]) >= graph.num_nodes:
