@@ -305,7 +305,7 @@ class _Node:
         """Rank the candidates by the attribution's scores; those without one come last."""
         rng = generator("graphuat", f"removal {OURS} {self.scene.node}", seed)
         if self.remove == "edges":
-            scores = {frozenset((int(u), int(v))): float(score) for u, v, score in self.item.edges}
+            scores: dict[Any, float] = {frozenset((int(u), int(v))): float(score) for u, v, score in self.item.edges}
             keys: list[Any] = [frozenset(pair) for pair in self.scene.pairs.nodes.tolist()]
         else:
             scores = {int(index): float(score) for index, score in self.item.features}
