@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 PAGE = Path(__file__).parents[3] / "docs" / "federated-learning.md"
@@ -113,10 +113,8 @@ class Federation:
             _signal_group(process, signal.SIGTERM)
         end = time.monotonic() + 10
         for process in running:
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.1, end - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                pass
             _signal_group(process, signal.SIGKILL)
             process.wait(10)
 
@@ -126,10 +124,8 @@ class Federation:
 
 
 def _signal_group(process: subprocess.Popen[bytes], number: int) -> None:
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, number)  # its own session: nobody else's processes are in it
-    except ProcessLookupError:
-        pass
 
 
 @contextmanager

@@ -6,6 +6,7 @@ node restarts, so that all state is keyed by ``partition-id``; a node that is ne
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.errors import InputError, MissingExtraError
-from steelyard.fed.gadaphead.checkpoint import read_state, write_state
+from steelyard.fed.gadaphead import checkpoints
 from steelyard.fed.gadaphead.flower_client import (
     ARRAYS,
     CONFIG,
@@ -26,11 +27,12 @@ from steelyard.fed.gadaphead.flower_client import (
     PARTITION,
     ROUND,
     VARIANCE,
+    array_record,
 )
 from steelyard.fed.gadaphead.grouping import UpdateCosine
 from steelyard.fed.gadaphead.layout import Arrays, HeadLayout, head_layout
 from steelyard.fed.gadaphead.mixing import AdaptiveMix
-from steelyard.fed.gadaphead.rounds import ClientUpdate
+from steelyard.fed.gadaphead.rounds import Broadcast, ClientUpdate
 from steelyard.fed.gadaphead.strategies import GAdapHead
 from steelyard.rng import generator
 
@@ -43,24 +45,26 @@ except ModuleNotFoundError as error:
 
 log = logging.getLogger("flwr")
 
+_RUN = "GAdapHeadStrategy"
+
 
 @dataclass
 class FlowerRound:
     """What one round did.
 
     Attributes:
-        groups: Client -> number of its group.
-        strength: Client -> sharing strength lambda of its head.
-        skipped: Client or node, in words -> why its answer was not used.
-        train: Client -> the metrics it sent after training.
-        evaluate: Client -> the metrics it sent after evaluation.
+        groups: Group by client, of all that have reported so far.
+        lam: Share of the prototype by client, of those that reported in this round.
+        metrics: What the clients sent after training, by client.
+        evaluation: What they sent after evaluation, by client.
+        failures: Client or node, in words -> why its answer was not used.
     """
 
     groups: dict[int, int] = field(default_factory=dict)
-    strength: dict[int, float] = field(default_factory=dict)
-    skipped: dict[str, str] = field(default_factory=dict)
-    train: dict[int, dict[str, Any]] = field(default_factory=dict)
-    evaluate: dict[int, dict[str, Any]] = field(default_factory=dict)
+    lam: dict[int, float] = field(default_factory=dict)
+    metrics: dict[int, dict[str, Any]] = field(default_factory=dict)
+    evaluation: dict[int, dict[str, Any]] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
 
 
 class GAdapHeadStrategy(Strategy):  # type: ignore[misc]  # flwr is not installed where types are checked
@@ -111,26 +115,24 @@ class GAdapHeadStrategy(Strategy):  # type: ignore[misc]  # flwr is not installe
         self.head_keys, self.head_predicate, self.features_last = head_keys, head_predicate, features_last
         self.fraction_train, self.fraction_evaluate = fraction_train, fraction_evaluate
         self.min_available_nodes, self.query_timeout, self.seed = min_available_nodes, query_timeout, seed
-        self.server = GAdapHead(grouping or UpdateCosine(), mixing or AdaptiveMix())
+        self.server = GAdapHead(grouping, mixing)
         self.rounds: list[FlowerRound] = []
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
-        self._state: dict[str, NDArray[Any]] | None = None  # of a checkpoint, until the model is known
         self._layout: HeadLayout | None = None
         self._trunk: Arrays = {}
         self._start: NDArray[Any] = np.empty(0)
-        self._heads: dict[int, NDArray[Any]] = {}
         self._client_of: dict[int, int] = {}  # node id -> partition-id
         self._sent: dict[int, int | None] = {}  # node id -> whose head it was sent in this round
         self.rounds_done = 0
+        self._saved: Mapping[str, Arrays] | None = None  # a checkpoint, until the model is known
         if self.checkpoint is not None and self.checkpoint.exists():
-            self._state = read_state(self.checkpoint)
-            self.rounds_done = int(self._state.get("round", np.zeros(())))
+            self._saved, self.rounds_done = _read_checkpoint(self.checkpoint)
 
     def summary(self) -> None:
         """Log how the strategy is set."""
         log.info("\t├──> Head: %s", self.head_keys if self.head_keys is not None else "by predicate")
-        log.info("\t├──> Grouping: %s", self.server.grouping)
-        log.info("\t├──> Mixing: %s", self.server.mixing)
+        log.info("\t├──> Grouping: %s", _settings(self.server.grouping))
+        log.info("\t├──> Mixing: %s", _settings(self.server.mixing))
         log.info("\t├──> Fraction: train (%.2f) | evaluate (%.2f)", self.fraction_train, self.fraction_evaluate)
         log.info("\t├──> Minimum available nodes: %d", self.min_available_nodes)
         log.info("\t└──> Checkpoint: %s (%d rounds done)", self.checkpoint or "none", self.rounds_done)
@@ -141,9 +143,9 @@ class GAdapHeadStrategy(Strategy):  # type: ignore[misc]  # flwr is not installe
         Raises:
             InputError: The client has not reported yet.
         """
-        if self._layout is None or client not in self._heads:
-            raise InputError(f"client {client} has not reported yet; known are {sorted(self._heads)}")
-        return self._model(self._layout, self._heads[client])
+        if self._layout is None or client not in self.server.sent:
+            raise InputError(f"client {client} has not reported yet; known are {sorted(self.server.sent)}")
+        return {**self._trunk, **self._layout.unpack(self.server.sent[client].head)}
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -162,7 +164,7 @@ class GAdapHeadStrategy(Strategy):  # type: ignore[misc]  # flwr is not installe
         layout = self._begin(arrays)
         self.rounds.append(FlowerRound())
         nodes = self._sample(grid, self.fraction_train, "train")
-        if self._heads:
+        if self.server.sent:
             self._ask(grid, [node for node in nodes if node not in self._client_of])
         self._sent = {node: self._client_of.get(node) for node in nodes}
         shared = {name: Array(values) for name, values in self._trunk.items()}
@@ -182,26 +184,26 @@ class GAdapHeadStrategy(Strategy):  # type: ignore[misc]  # flwr is not installe
             ``num-examples`` as weights; (None, None) when no answer could be used.
 
         Raises:
-            InputError: Every answer was malformed.
+            InputError: No answer of the very first round could be used.
         """
         layout = self._known_layout()
         now = self.rounds[-1]
         updates = self._usable(layout, list(replies), now)
         self.rounds_done += 1
-        for who, why in now.skipped.items():
+        for who, why in now.failures.items():
             log.warning("round %d: %s was skipped: %s", self.rounds_done, who, why)
         if not updates:
             return None, None
-        broadcasts = self.server.aggregate(self.rounds_done, updates)
-        self._heads = {client: np.asarray(sent.head) for client, sent in broadcasts.items()}
-        self._trunk = layout.typed_trunk(broadcasts[min(updates)].trunk)
-        now.groups, now.strength = self.server.groups, self.server.strength
+        self.server.begin({c: Broadcast(self._trunk, self._start) for c in updates if c not in self.server.sent})
+        self.server.aggregate(self.rounds_done, updates)
+        self._trunk = {name: np.asarray(values) for name, values in self.server.sent[min(updates)].trunk.items()}
+        now.groups, now.lam = dict(self.server.groups), dict(self.server.lam)
         if self.checkpoint is not None:
-            write_state(self.checkpoint, self._current())
-        metrics = _averaged([{EXAMPLES: update.n_steps, **now.train[client]} for client, update in updates.items()])
+            self._write_checkpoint(self.checkpoint)
+        metrics = _averaged([{EXAMPLES: update.n_steps, **now.metrics[client]} for client, update in updates.items()])
         metrics["groups"] = len(set(now.groups.values()))
-        metrics["mean-strength"] = float(np.mean(list(now.strength.values())))
-        return _record(self._model(layout, self._start)), metrics
+        metrics["mean-lam"] = float(np.mean(list(now.lam.values())))
+        return array_record({**self._trunk, **layout.unpack(self._start)}), metrics
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -215,7 +217,7 @@ class GAdapHeadStrategy(Strategy):  # type: ignore[misc]  # flwr is not installe
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Return the clients' metrics averaged with ``num-examples`` as weights, as Flower's ``FedAvg`` does.
 
-        Those of each client are in ``rounds[-1].evaluate``.
+        Those of each client are in ``rounds[-1].evaluation``.
         """
         rows = []
         for message in _in_order(replies):
@@ -225,7 +227,7 @@ class GAdapHeadStrategy(Strategy):  # type: ignore[misc]  # flwr is not installe
             except InputError as error:
                 log.warning("evaluation of %s was skipped: %s", self._name(node), error)
                 continue
-            self.rounds[-1].evaluate[client] = {key: value for key, value in row.items() if key != EXAMPLES}
+            self.rounds[-1].evaluation[client] = {key: value for key, value in row.items() if key != EXAMPLES}
             rows.append(row)
         return _averaged(rows) if rows else None
 
@@ -244,37 +246,31 @@ class GAdapHeadStrategy(Strategy):  # type: ignore[misc]  # flwr is not installe
         )
         layout.check(arrays)
         self._trunk, self._start = layout.split(arrays)
-        if self._state is not None:
-            self._resume(layout, self._state)
-            self._state = None
+        if self._saved is not None:
+            self._resume(layout, self._saved)
+            self._saved = None
         self._layout = layout
         return layout
 
-    def _current(self) -> dict[str, NDArray[Any]]:
-        clients = sorted(self._heads)
-        own = {
-            "round": np.asarray(self.rounds_done),
-            "clients": np.asarray(clients, dtype=np.int64),
-            "heads": np.stack([self._heads[client] for client in clients]),
-            "start": self._start,
-        }
-        trunk = {f"trunk/{name}": values for name, values in self._trunk.items()}
-        return {**own, **trunk, **{f"server/{name}": np.asarray(v) for name, v in self.server.state_dict().items()}}
+    def _write_checkpoint(self, path: Path) -> None:
+        # all clients have one trunk: it is written once, not once for each
+        server = {name: values for name, values in self.server.state_dict().items() if not name.startswith("trunk/")}
+        parts = {"trunk": self._trunk, "start": {"head": self._start}, "server": server}
+        checkpoints.write(path, _RUN, parts, json.dumps({"rounds": self.rounds_done}))
 
-    def _resume(self, layout: HeadLayout, state: Mapping[str, NDArray[Any]]) -> None:
+    def _resume(self, layout: HeadLayout, saved: Mapping[str, Arrays]) -> None:
         """Take over a checkpoint after looking whether it is of this model."""
-        trunk = {name.removeprefix("trunk/"): value for name, value in state.items() if name.startswith("trunk/")}
-        clients, heads, start = (state.get(name, np.empty(0)) for name in ("clients", "heads", "start"))
-        fits = heads.shape == (*clients.shape, *layout.head_shape) and clients.ndim == 1 and clients.dtype.kind == "i"
-        if not fits or start.shape != layout.head_shape:
-            raise InputError(f"the checkpoint {self.checkpoint} is of another model; remove it or name another file")
+        trunk, server = saved.get("trunk", {}), dict(saved.get("server", {}))
+        start = saved.get("start", {}).get("head", np.empty(0))
+        heads = [values for name, values in server.items() if name.startswith(("head/", "last/"))]
+        if any(head.shape != layout.head_shape for head in (start, *heads)):
+            raise InputError(f"checkpoint {self.checkpoint} is of another model; remove it or name another file")
         for head in (start, *heads):
             layout.check({**trunk, **layout.unpack(head)})
-        self.server.load_state_dict(
-            {name.removeprefix("server/"): value for name, value in state.items() if name.startswith("server/")}
-        )
-        self._trunk, self._start = layout.typed_trunk(trunk), start
-        self._heads = {int(client): head for client, head in zip(clients, heads, strict=True)}
+        for client in server.get("clients", ()):
+            server.update({f"trunk/{int(client)}/{name}": values for name, values in trunk.items()})
+        self.server.load_state_dict(server)
+        self._trunk, self._start = dict(trunk), start
 
     def _sample(self, grid: Grid, fraction: float, stream: str) -> list[int]:
         """Return nodes; by client where it is known, so that equal seeds sample equal clients."""
@@ -285,7 +281,7 @@ class GAdapHeadStrategy(Strategy):  # type: ignore[misc]  # flwr is not installe
             time.sleep(1.0)
         ordered = sorted(nodes, key=lambda node: (self._client_of.get(node, np.inf), node))
         size = max(1, round(fraction * len(ordered)))
-        draw = generator("fed", f"flower nodes {stream}", self.seed + self.rounds_done)
+        draw = generator("fed", f"flower nodes {stream} {self.rounds_done}", self.seed)
         return [ordered[i] for i in sorted(draw.choice(len(ordered), size=size, replace=False))]
 
     def _ask(self, grid: Grid, nodes: Sequence[int]) -> None:
@@ -303,8 +299,8 @@ class GAdapHeadStrategy(Strategy):  # type: ignore[misc]  # flwr is not installe
         self, layout: HeadLayout, shared: Mapping[str, Array], node: int, config: ConfigRecord, kind: str
     ) -> Message:
         client = self._client_of.get(node)
-        own = self._heads.get(client) if client is not None else None
-        head = {name: Array(values) for name, values in layout.unpack(self._start if own is None else own).items()}
+        own = self.server.sent[client].head if client in self.server.sent else self._start
+        head = {name: Array(values) for name, values in layout.unpack(own).items()}
         record = ArrayRecord()
         for name in layout.shapes:  # the arrays of the trunk are the same objects in all messages: hashed once
             record[name] = shared[name] if name in shared else head[name]
@@ -317,7 +313,7 @@ class GAdapHeadStrategy(Strategy):  # type: ignore[misc]  # flwr is not installe
         updates: dict[int, ClientUpdate] = {}
         silent = set(self._sent) - {message.metadata.src_node_id for message in replies}
         for node in sorted(silent):
-            now.skipped[self._name(node)] = "it did not answer in time"
+            now.failures[self._name(node)] = "it did not answer in time"
         for message in _in_order(replies, first=[node for node, client in self._sent.items() if client is not None]):
             name = self._name(message.metadata.src_node_id)
             try:
@@ -325,22 +321,22 @@ class GAdapHeadStrategy(Strategy):  # type: ignore[misc]  # flwr is not installe
                 if client in updates:
                     raise InputError(f"another node has answered as client {client} in this round")
             except InputError as error:
-                now.skipped[name] = str(error)
+                now.failures[name] = str(error)
             else:
-                updates[client], now.train[client] = update, dict(update.metrics)
+                updates[client], now.metrics[client] = update, dict(update.metrics)
         for node in [*silent, *(message.metadata.src_node_id for message in replies if message.has_error())]:
             self._client_of.pop(node, None)  # it may come back as somebody else: it is asked again
-        if not (updates or self._heads) and any(not message.has_error() for message in replies):
-            raise InputError(f"no answer of the first round can be used; {_told(now.skipped)}")
+        if not (updates or self.server.sent) and any(not message.has_error() for message in replies):
+            raise InputError(f"no answer of the first round can be used; {_told(now.failures)}")
         return updates
 
     def _read(self, layout: HeadLayout, message: Message) -> tuple[int, ClientUpdate]:
-        """Return the client and its update, counted from the head that it was sent."""
+        """Return the client and its update, which the server counts from the head that was sent."""
         client, metrics = _metrics(message)
         node = message.metadata.src_node_id
         meant = self._sent.get(node)
         self._client_of[node] = client
-        if meant is None and client in self._heads:
+        if meant is None and client in self.server.sent:
             raise InputError(f"it is client {client}, which was not known, and trained a new client's head")
         if meant is not None and meant != client:
             raise InputError(f"it is client {client} now and was sent the head of client {meant}")
@@ -353,11 +349,10 @@ class GAdapHeadStrategy(Strategy):  # type: ignore[misc]  # flwr is not installe
             raise InputError(f"{VARIANCE!r} must be a finite number of at least 0, got {variance}")
         arrays = _arrays(message, ARRAYS)
         layout.check(arrays)
-        trunk, head = layout.split(arrays)
+        trunk, head = layout.split(layout.typed(arrays))
         steps = int(metrics.pop(EXAMPLES))
         moment = _moment(message, layout.head_shape[0]) if MOMENT in message.content else None
-        update = head - self._heads.get(client, self._start)
-        return client, ClientUpdate(trunk, head, update, float(variance), steps, moment, metrics)
+        return client, ClientUpdate(trunk, head, None, float(variance), steps, moment, metrics)
 
     def _name(self, node: int) -> str:
         client = self._client_of.get(node)
@@ -367,10 +362,6 @@ class GAdapHeadStrategy(Strategy):  # type: ignore[misc]  # flwr is not installe
 def _in_order(replies: Iterable[Message], first: Collection[int] = ()) -> list[Message]:
     """Return messages by node, those of the nodes ``first`` before the others."""
     return sorted(replies, key=lambda m: (m.metadata.src_node_id not in first, m.metadata.src_node_id))
-
-
-def _record(arrays: Arrays) -> ArrayRecord:
-    return ArrayRecord({name: Array(values) for name, values in arrays.items()})
 
 
 def _arrays(message: Message, key: str) -> Arrays:
@@ -414,8 +405,8 @@ def _metrics(message: Message) -> tuple[int, dict[str, Any]]:
     record = _only_metrics(message)
     client = _client(record)
     examples = record.get(EXAMPLES)
-    if not isinstance(examples, int | float) or not 0 < examples < np.inf:
-        raise InputError(f"the answer has {EXAMPLES}={examples!r}, which must be a number above 0")
+    if not isinstance(examples, int | float) or not 1 <= examples < np.inf:
+        raise InputError(f"the answer has {EXAMPLES}={examples!r}, which must be a number of at least 1")
     return client, {name: value for name, value in record.items() if name != PARTITION}
 
 
@@ -428,6 +419,18 @@ def _averaged(rows: Sequence[Mapping[str, Any]]) -> MetricRecord:
             mean = np.average([row[name] for row in held], axis=0, weights=[row[EXAMPLES] for row in held])
             averages[name] = mean.tolist()
     return averages
+
+
+def _read_checkpoint(path: Path) -> tuple[dict[str, Arrays], int]:
+    parts, text = checkpoints.read(path, _RUN)
+    try:
+        return parts, int(json.loads(text)["rounds"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"checkpoint {path} cannot be read: {error}; remove it to begin anew") from None
+
+
+def _settings(part: UpdateCosine | AdaptiveMix) -> str:
+    return ", ".join(f"{name}={value}" for name, value in vars(part).items() if not name.startswith("_"))
 
 
 def _told(skipped: Mapping[str, str]) -> str:

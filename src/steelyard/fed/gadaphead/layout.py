@@ -83,9 +83,9 @@ class HeadLayout:
             arrays[bias] = self._typed(bias, part[-1])
         return arrays
 
-    def typed_trunk(self, trunk: Mapping[str, NDArray[Any]]) -> Arrays:
-        """Return averaged trunk arrays in the model's own types; whole numbers are rounded."""
-        return {name: self._typed(name, trunk[name]) for name in self.trunk}
+    def typed(self, arrays: Mapping[str, NDArray[Any]]) -> Arrays:
+        """Return arrays that ``check`` accepts in the model's own types; whole numbers are rounded."""
+        return {name: self._typed(name, arrays[name]) for name in self.shapes}
 
     def _typed(self, name: str, values: NDArray[Any]) -> NDArray[Any]:
         kind = self.types[name]
