@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,7 +79,7 @@ def group_clients(
     if len(shapes) > 1:
         told = ", ".join(f"{shape} (client {client})" for shape, client in list(shapes.items())[:3])
         raise InputError(f"updates must have one shape, got {told}: group the clients of each shape apart")
-    products = _products([as_row(update, "updates") for update in updates], named)
+    products = _products(_as_rows(updates), named)
     norms = np.sqrt(np.diag(products))
     cosine = _cosine(products, norms)
     labels = np.full(len(named), -1, dtype=np.int64)
@@ -102,9 +102,17 @@ def check_grouping(threshold: float, linkage: str) -> None:
         raise InputError(f"linkage must be one of {', '.join(LINKAGES)}, got {linkage!r}")
 
 
-def _products(rows: list[Row], clients: Sequence[int]) -> Floats:
+def _as_rows(updates: Any) -> Sequence[Row]:
+    if isinstance(updates, np.ndarray) and updates.ndim == 2 and updates.dtype in (np.float32, np.float64):
+        return cast(Sequence[Row], updates)
+    rows = [as_row(update, "updates") for update in updates]
+    common = np.result_type(*rows)
+    return [row.astype(common, copy=False) for row in rows]
+
+
+def _products(rows: Sequence[Row], clients: Sequence[int]) -> Floats:
     """Return the Gram matrix of the rows, or of rows scaled to at most 1 where it would leave the range of floats."""
-    products = gram(_one_dtype(rows))
+    products = gram(rows)
     norms = np.diag(products)
     tiny = np.finfo(rows[0].dtype).tiny * 1e6
     for client, row, norm in zip(clients, rows, norms, strict=True):
@@ -115,11 +123,6 @@ def _products(rows: list[Row], clients: Sequence[int]) -> Floats:
         return products
     largest = [float(np.abs(row).max(initial=0.0)) for row in rows]
     return gram([row.astype(np.float64) / (top or 1.0) for row, top in zip(rows, largest, strict=True)])
-
-
-def _one_dtype(rows: list[Row]) -> list[Row]:
-    common = np.result_type(*rows)
-    return [row.astype(common, copy=False) for row in rows]
 
 
 def _cosine(products: Floats, norms: Floats) -> Floats:

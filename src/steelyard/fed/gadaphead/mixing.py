@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from steelyard.errors import InputError, NoEffectWarning
 from steelyard.fed.gadaphead.core import shares, squared_norm
 from steelyard.fed.gadaphead.grouping import GroupAssignment, members_of
-from steelyard.fed.gadaphead.rows import Row, as_row, combine, gram, is_finite
+from steelyard.fed.gadaphead.rows import Row, as_row, combine, distances, is_finite
 
 Mode = Literal["plugin", "fixed", "oracle"]
 Variance = Literal["refit", "split", "iterates"]
@@ -127,9 +127,7 @@ def mix_heads(
         group = [Member(rows[i], variance[i], moments[i], weighing[i]) for i in own]
         aim = None if wanted is None else wanted[own]
         means, lam[own], mismatch[own] = choose(group, shape[1], aim, leave_one_out, clip)
-        mine = [rows[i] for i in own]
-        combine(means, mine, [proto[i] for i in own])
-        combine(means, mine, [mixed[i] for i in own], lam[own])
+        combine(means, [rows[i] for i in own], [proto[i] for i in own], lam[own], [mixed[i] for i in own])
     return MixResult(mixed.reshape(shape), lam, proto.reshape(shape), mismatch)
 
 
@@ -173,18 +171,12 @@ def check_clip(clip: tuple[float, float]) -> None:
 def _geometry(
     group: Sequence[Member], means: Floats, features: int, wanted: Floats | None
 ) -> tuple[Floats, Floats, NDArray[np.bool_]]:
-    """Return |w - p|^2, <truth - w, p - w> (0 without a truth), and where head and prototype are identical, each (n,).
-
-    Without a second moment the distances follow from the products of centred heads, which no cancellation spoils.
-    """
+    """Return |w - p|^2, <truth - w, p - w> (0 without a truth), and where w and p are identical, each (n,)."""
     rows, count = [member.row for member in group], len(group)
     towards = np.zeros(count)
     truth = wanted if wanted is not None and wanted.ndim == 2 else None
     if truth is None and all(member.sigma is None for member in group):
-        away = np.eye(count) - means
-        with np.errstate(over="ignore", invalid="ignore"):
-            apart = np.einsum("ij,jk,ik->i", away, gram(rows, centre=True), away)
-        apart = np.where(np.isnan(apart), np.inf, np.maximum(apart, 0.0))
+        apart = distances(means, rows)
         return apart, towards, apart == 0
     protos = [np.empty_like(row) for row in rows]
     combine(means, rows, protos)
@@ -367,7 +359,7 @@ class AdaptiveMix:
             choice = choose(group, len(heads[own[0]]), fixed, self.leave_one_out, self.clip)
             share = choice.lam if round > self.warmup else np.zeros(len(own))
             outs = [np.empty_like(member.row) for member in group]
-            combine(choice.means, [member.row for member in group], outs, share)
+            combine(choice.means, [member.row for member in group], None, share, outs)
             for client, out, one, miss in zip(own, outs, share, choice.mismatch, strict=True):
                 mixed[client] = out.reshape(heads[client].shape).astype(heads[client].dtype, copy=False)
                 lam[client], mismatch[client] = float(one), float(miss)

@@ -7,7 +7,7 @@ never touches another row's memory, so that nothing of it can leak.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from steelyard.errors import InputError
 Floats = NDArray[np.float64]
 Row = NDArray[Any]
 
-_BLOCK = 8192  # columns: 50 rows of float32 are 1.6 MB, which a second-level cache holds
+_BLOCK = 4096  # columns: 12 rows of float32 are 200 kB, which a second-level cache holds beside their sums
 
 
 def as_row(values: Any, name: str) -> Row:
@@ -44,51 +44,90 @@ def is_finite(row: Row) -> bool:
     return bool(np.isfinite(row).all())
 
 
-def gram(rows: Sequence[Row], centre: bool = False) -> Floats:
-    """Return the products of all pairs of rows, (n, n), or of the rows less their mean.
+def gram(rows: Sequence[Row]) -> Floats:
+    """Return the products of all pairs of rows, (n, n); ``rows`` may be a matrix.
 
     Products of a block are summed in the rows' own precision, blocks in float64.
     """
     total = np.zeros((len(rows), len(rows)))
     with np.errstate(over="ignore", invalid="ignore"):
         for part in _blocks(rows):
-            if centre:
-                part -= part.mean(axis=0)
             total += part @ part.T
-    if not np.isfinite(total).all() and rows[0].dtype != np.float64:
-        return gram([row.astype(np.float64) for row in rows], centre)
     return total
 
 
-def combine(weights: Floats, rows: Sequence[Row], outs: Sequence[Row], shares: Floats | None = None) -> None:
-    """Write the sums ``weights @ rows`` to ``outs``, or the mix of each row with its sum by ``shares``.
+def distances(means: Floats, rows: Sequence[Row]) -> Floats:
+    """Return the squared distance of each row from its sum in ``means @ rows``, shape (n,); infinite if out of range.
+
+    Args:
+        means: Shape (n, n), rows that sum to 1.
+        rows: n rows.
+    """
+    away = (np.eye(len(rows)) - means).astype(rows[0].dtype)
+    total = np.zeros(len(rows))
+    with np.errstate(over="ignore", invalid="ignore"):
+        for part in _blocks(rows):
+            step = away @ part
+            total += np.einsum("ij,ij->i", step, step)
+    if not np.isfinite(total).all() and rows[0].dtype != np.float64:
+        return distances(means, [row.astype(np.float64) for row in rows])
+    return np.where(np.isnan(total), np.inf, total)
+
+
+def combine(
+    means: Floats,
+    rows: Sequence[Row],
+    sums: Sequence[Row] | None = None,
+    shares: Floats | None = None,
+    mixed: Sequence[Row] | None = None,
+) -> None:
+    """Write the sums ``means @ rows`` to ``sums``, and each row mixed with its sum by ``shares`` to ``mixed``.
 
     A share of 0 gives the row itself and a share of 1 its sum, bit for bit.
 
     Args:
-        weights: Shape (n, n).
+        means: Shape (n, n).
         rows: n rows.
-        outs: n rows of the same length and dtype.
-        shares: Of the sums, shape (n,), in [0, 1].
+        sums: n rows to write to, or None.
+        shares: Of the sums in the mix, shape (n,), in [0, 1]; None: none.
+        mixed: n rows to write to, or None.
     """
-    own = weights.astype(rows[0].dtype)
-    keep = whole = np.zeros(len(rows), dtype=bool)
-    if shares is not None:
-        keep, whole = shares == 0, shares == 1
-        share = shares.astype(rows[0].dtype)[:, None]
-    between = np.flatnonzero(~(keep | whole))
+    share = np.zeros(len(rows)) if shares is None else shares
+    keep, whole = np.flatnonzero(share == 0), np.flatnonzero(share == 1)
+    mixing = ((1 - share)[:, None] * np.eye(len(rows)) + share[:, None] * means).astype(rows[0].dtype)
+    own = means.astype(rows[0].dtype)
     start = 0
     for part in _blocks(rows):
-        sums = own @ part
-        if shares is not None:
-            sums[keep] = part[keep]
-            sums[between] = (1 - share[between]) * part[between] + share[between] * sums[between]
         stop = start + part.shape[1]
-        for out, values in zip(outs, sums, strict=True):
-            out[start:stop] = values
+        if sums is not None or len(whole):
+            total = own @ part
+        if sums is not None:
+            _write(total, sums, start, stop)
+        if mixed is not None:
+            mix = mixing @ part
+            mix[keep] = part[keep]
+            if len(whole):
+                mix[whole] = total[whole]
+            _write(mix, mixed, start, stop)
         start = stop
 
 
+def _write(values: Row, outs: Sequence[Row], start: int, stop: int) -> None:
+    for out, row in zip(outs, values, strict=True):
+        out[start:stop] = row
+
+
 def _blocks(rows: Sequence[Row]) -> Iterator[Row]:
-    for start in range(0, len(rows[0]), _BLOCK):
-        yield np.stack([row[start : start + _BLOCK] for row in rows])
+    """Yield the rows' columns block by block, (n, block), in memory that the next block takes over."""
+    matrix: Row | None = cast(Any, rows) if hasattr(rows, "ndim") else None
+    width = len(rows[0])
+    room = np.empty((len(rows), min(_BLOCK, width)), dtype=rows[0].dtype) if matrix is None else matrix
+    for start in range(0, width, _BLOCK):
+        stop = min(start + _BLOCK, width)
+        if matrix is None:
+            part = room[:, : stop - start]
+            for own, row in zip(part, rows, strict=True):
+                own[:] = row[start:stop]
+            yield part
+        else:
+            yield matrix[:, start:stop]
