@@ -13,7 +13,6 @@ from steelyard.fed.gadaphead.linear import (
     grid_walk,
     make_world,
     sample,
-    temporal_differences,
 )
 from steelyard.rng import generator
 
@@ -33,7 +32,7 @@ def test_the_walk_is_a_walk():
 def test_rewards_make_values_exactly_linear():
     world = make_world(draws("world"))
     batch = sample(world, 3, 4_000, draws("batch"), noise=0.0)
-    head, _ = temporal_differences(batch, world.discount, ridge=1e-9)
+    head = fit_clients([batch], world.discount, ridge=1e-9).heads[0]
     assert world.errors(np.tile(head, (12, 1)))[3] < 0.05
     expected = world.features @ world.heads[3]
     rewards = expected - world.discount * world.steps @ expected
@@ -55,11 +54,14 @@ def test_worlds_have_the_groups_that_were_asked_for(seed, groups, members):
 def test_without_a_future_it_is_ridge_regression(seed, n, ridge):
     stream = draws("ridge", seed)
     batch = Transitions(stream.normal(size=(n, 5)), stream.normal(size=(n, 5)), stream.normal(size=n))
-    head, covariance = temporal_differences(batch, 0.0, ridge)
+    fits = fit_clients([batch], 0.0, ridge)
     peer = Ridge(alpha=ridge, fit_intercept=False).fit(batch.features, batch.rewards)
-    np.testing.assert_allclose(head, peer.coef_, atol=1e-7)
-    np.testing.assert_allclose(covariance, covariance.T, atol=1e-9)
-    assert np.linalg.eigvalsh(covariance).min() > -1e-9
+    np.testing.assert_allclose(fits.heads[0], peer.coef_, atol=1e-7)
+    residual = batch.rewards - peer.predict(batch.features)
+    inverse = np.linalg.inv(batch.features.T @ batch.features + ridge * np.eye(5))
+    white = inverse @ (batch.features.T * residual**2) @ batch.features @ inverse
+    assert fits.variances["weights"][0] == pytest.approx(np.trace(white), rel=1e-6)
+    assert fits.variances["refit"][0] == pytest.approx(np.trace(fits.second_moment @ white), rel=1e-6)
 
 
 def test_the_sandwich_is_the_variance_over_repeated_draws():
@@ -94,8 +96,8 @@ def test_fits_do_not_depend_on_who_is_asked_first(seed):
         (lambda: make_world(draws("bad"), spread=-1.0), "spread"),
         (lambda: make_world(draws("bad"), spread=float("nan")), "spread"),
         (lambda: sample(make_world(draws("bad")), 0, 0, draws("bad")), "n must"),
-        (lambda: temporal_differences(Transitions(*(np.zeros((0, 2)),) * 2, np.zeros(0)), 0.9), "no transition"),
-        (lambda: temporal_differences(Transitions(*(np.zeros((3, 2)),) * 2, np.zeros(2)), 0.9), "batch"),
+        (lambda: fit_clients([]), "batches"),
+        (lambda: fit_clients([Transitions(*(np.zeros((3, 2)),) * 2, np.zeros(2))]), "features"),
         (lambda: fit_clients([sample(make_world(draws("bad")), 0, 1, draws("bad"))]), "client 0"),
     ],
 )

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.errors import InputError
+from steelyard.fed.gadaphead.core import fit_head, head_variance_iterates, head_variance_refit, head_variance_split
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -34,11 +35,12 @@ class Transitions(NamedTuple):
 
 
 class Fits(NamedTuple):
-    """What every client sends: heads (N, d), the variances of three proxies (N,), and the second moment (d, d)."""
+    """What clients send: heads (N, d), variances by proxy (N,), the mean second moment (d, d), sample sizes (N,)."""
 
     heads: Floats
     variances: dict[str, Floats]
     second_moment: Floats
+    counts: Ints
 
 
 @dataclass(frozen=True)
@@ -124,63 +126,46 @@ def sample(
     return Transitions(world.features[states], world.features[following], seen)
 
 
-def temporal_differences(batch: Transitions, discount: float, ridge: float = RIDGE) -> tuple[Floats, Floats]:
-    """Return the head (d,) of least squares temporal differences and its sandwich covariance (d, d).
-
-    With A = sum of phi (phi - discount phi')^T + ridge I and residuals delta, the covariance is
-    A^-1 (sum of delta^2 phi phi^T) A^-T; with discount 0 it is ridge regression and White's estimator.
-
-    Raises:
-        InputError: No transition, or shapes that do not fit.
-    """
-    features, following, rewards = (np.asarray(part, dtype=np.float64) for part in batch)
-    if features.ndim != 2 or following.shape != features.shape or rewards.shape != features.shape[:1]:
-        raise InputError(
-            f"batch must hold features (n, d), following (n, d) and rewards (n,), got {features.shape}, "
-            f"{following.shape} and {rewards.shape}"
-        )
-    if not len(rewards):
-        raise InputError("batch has no transition")
-    system = features.T @ (features - discount * following) + ridge * np.eye(features.shape[1])
-    inverse = np.linalg.inv(system)
-    head = inverse @ (features.T @ rewards)
-    residual = rewards + discount * (following @ head) - features @ head
-    meat = (features * residual[:, None] ** 2).T @ features
-    return np.asarray(head), np.asarray(inverse @ meat @ inverse.T)
-
-
 def fit_clients(batches: Sequence[Transitions], discount: float = DISCOUNT, ridge: float = RIDGE) -> Fits:
     """Fit every client's head, and estimate its variance in value space by each proxy.
 
     Values are compared through the mean of the clients' second moments, which is what a server can know. ``refit`` is
     the sandwich's trace; ``split`` a quarter of the squared distance of two halves' heads; ``iterates`` the spread of
-    the heads of a growing batch around their mean.
+    the heads of a growing batch. ``weights`` is the sandwich's trace without that metric.
 
     Raises:
-        InputError: A client with fewer than two transitions.
+        InputError: No client, or one with fewer than two transitions or with shapes that do not fit.
     """
+    if not batches:
+        raise InputError("batches must hold at least one client's transitions")
     for client, batch in enumerate(batches):
         if len(batch.rewards) < 2:
             raise InputError(f"client {client} has {len(batch.rewards)} transitions; at least 2 are needed")
-    moments = [batch.features.T @ batch.features / len(batch.rewards) for batch in batches]
-    metric = np.mean(moments, axis=0)
-    fitted = [temporal_differences(batch, discount, ridge) for batch in batches]
+    metric = np.mean([batch.features.T @ batch.features / len(batch.rewards) for batch in batches], axis=0)
+
+    def head(batch: Transitions) -> Floats:
+        return fit_head(batch.features, batch.rewards, batch.following, gamma=discount, ridge=ridge).head
+
+    def refit(batch: Transitions, sigma: Floats | None) -> float:
+        return head_variance_refit(
+            batch.features, batch.rewards, batch.following, gamma=discount, ridge=ridge, sigma=sigma
+        )
+
     variances = {
-        "refit": np.array([np.trace(metric @ covariance) for _, covariance in fitted]),
-        "split": np.array([_split(batch, discount, ridge, metric) for batch in batches]),
-        "iterates": np.array([_iterates(batch, discount, ridge, metric) for batch in batches]),
+        "refit": np.array([refit(batch, metric) for batch in batches]),
+        "weights": np.array([refit(batch, None) for batch in batches]),
+        "split": np.array([head_variance_split(*(head(half) for half in _halves(b)), metric) for b in batches]),
+        "iterates": np.array([head_variance_iterates([head(part) for part in _growing(b)], metric) for b in batches]),
     }
-    return Fits(np.array([head for head, _ in fitted]), variances, metric)
+    counts = np.array([len(batch.rewards) for batch in batches])
+    return Fits(np.array([head(batch) for batch in batches]), variances, metric, counts)
 
 
-def _split(batch: Transitions, discount: float, ridge: float, metric: Floats) -> float:
-    halves = [Transitions(*(part[start::2] for part in batch)) for start in (0, 1)]
-    first, second = (temporal_differences(half, discount, ridge)[0] for half in halves)
-    return float((first - second) @ metric @ (first - second)) / 4.0
+def _halves(batch: Transitions) -> list[Transitions]:
+    return [Transitions(*(part[start::2] for part in batch)) for start in (0, 1)]
 
 
-def _iterates(batch: Transitions, discount: float, ridge: float, metric: Floats) -> float:
-    ends = np.unique(np.linspace(len(batch.rewards) / 2, len(batch.rewards), _ITERATES).astype(int))
-    heads = np.array([temporal_differences(Transitions(*(p[:end] for p in batch)), discount, ridge)[0] for end in ends])
-    apart = heads - heads.mean(axis=0)
-    return float(np.einsum("ti,ij,tj->t", apart, metric, apart).mean())
+def _growing(batch: Transitions) -> list[Transitions]:
+    """Return beginnings of a batch, from a half of it to all."""
+    ends = np.linspace(len(batch.rewards) / 2, len(batch.rewards), _ITERATES).astype(int).tolist()
+    return [Transitions(*(part[:end] for part in batch)) for end in ends]

@@ -1,0 +1,81 @@
+"""How sharing is weighed: on linear clients where all is known, and on reinforcement learners where it is not.
+
+On linear clients every way to share gets the same fits, so differences pair. Reinforcement learners of all arms start
+from one network and draw from the same streams; what each arm may choose was chosen for all arms from grids of one size
+on tuning streams (``tuned.json``, by ``benchmarks/tune_gadaphead.py``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from importlib import resources
+from typing import Any
+
+from steelyard.contracts import BenchSpec, Block, CellInput, Measured, Profile
+from steelyard.fed.gadaphead import arms, cells, deep, tasks, user
+
+TUNED: dict[str, dict[str, dict[str, Any]]] = json.loads(
+    resources.files("steelyard.fed.gadaphead").joinpath("tuned.json").read_text(encoding="utf-8")
+)
+
+
+def run(cell: CellInput) -> Measured:
+    """Compute one cell: heads shared once, or learners trained for rounds."""
+    if cell.task == user.TASK:
+        return user.run(cell)
+    if cell.task in deep.SUITES:
+        return deep.run(cell)
+    return cells.run_shared(cell, cells.linear_clients(cell))
+
+
+PARAMS: Mapping[str, Any] = {"rounds": 25, "steps": 250, "every": 5, "episodes": 10}
+_LINEAR = tuple(f"linear_{size}" for size in tasks.LINEAR_SIZES)
+RECIPE = (
+    "By hand, on a machine with a GPU of 24 GB or many cores: MetaWorld 3 (pip install metaworld, which pins "
+    "mujoco==3.3.0) as one client a task of MT10, then MT50; soft actor-critic with three layers of 400 and linear "
+    "heads, 2 million steps a task; the client of federated_rounds is a callable (trunk, head, round, generator) -> "
+    "ClientUpdate, the strategy GAdapHead beside SharedTrunk (FedPer); at least six seeds, and long local training of "
+    "every task for the share of converged tasks."
+)
+
+
+def _work(linear: int, deep_rounds: int) -> int:
+    """Return the declared work: heads shared, and client rounds of learners."""
+    return linear * 11 * 12 + deep_rounds * 8
+
+
+BENCH = BenchSpec(
+    method="gadaphead",
+    tasks=tasks.TASKS,
+    arms=arms.ARMS,
+    metrics=arms.METRICS,
+    primary="mse",
+    profiles={
+        "quick": Profile(
+            name="quick",
+            blocks=(Block(tasks=("linear_60", "linear_400"), arms=arms.ONCE),),
+            seeds=6,
+            work=_work(6 * 2 * 5, 0),
+            params=PARAMS,
+            cell_seconds=120.0,
+        ),
+        "full": Profile(
+            name="full",
+            blocks=(Block(tasks=_LINEAR, arms=arms.ONCE),),
+            seeds=10,
+            work=_work(10 * 4 * 5, 0),
+            params=PARAMS,
+            cell_seconds=300.0,
+        ),
+        "gpu": Profile(name="gpu", blocks=(), seeds=10, work=0, recipe=RECIPE),
+    },
+    run=run,
+    easy_task="linear_400",
+    traces=arms.TRACES,
+    cost="uploaded",
+    derive=arms.derive,
+    user_task=user.user_task,
+    options=user.Options,
+    true_ceiling="oracle_lambda",
+)

@@ -1,0 +1,105 @@
+"""A table of one's own: which tables are refused and why, and that a seed's halves are apart."""
+
+import numpy as np
+import pytest
+
+from steelyard.contracts import CellInput
+from steelyard.data import read_table
+from steelyard.errors import InputError
+from steelyard.fed.gadaphead import arms, bench, user
+from steelyard.rng import generator
+
+
+def table(clients=6, rows=20, kinds=2, seed=0):
+    """Clients of two kinds with opposite slopes."""
+    stream = generator("test", "gadaphead/table", seed)
+    slopes = np.repeat(3.0 * stream.normal(size=(kinds, 2)), clients // kinds, axis=0)
+    x = stream.normal(size=(clients, rows, 2))
+    y = np.einsum("cij,cj->ci", x, slopes) + stream.normal(size=(clients, rows))
+    names = np.repeat([f"ward {number}" for number in range(clients)], rows)
+    return {"ward": names, "age": x[..., 0].ravel(), "dose": x[..., 1].ravel(), "days": y.ravel()}
+
+
+def cell(task, arm="gadaphead", seed=0, **options):
+    given = {"client": "ward", "target": "days", **options}
+    return CellInput("user", arm, {}, {}, user.Options(**given).model_dump(), seed, task.load(), "tuning")
+
+
+@pytest.fixture(scope="module")
+def task():
+    return user.user_task(table(), client="ward", target="days")
+
+
+def test_a_table_becomes_clients(task):
+    data = task.load()
+    assert data["features"].shape == (120, 3)
+    assert (data["features"][:, -1] == 1).all()
+    assert data["names"].tolist() == [f"ward {number}" for number in range(6)]
+    assert np.bincount(data["owner"]).tolist() == [20] * 6
+    assert data["target"].std() == pytest.approx(1.0)
+    assert "6 clients" in task.label
+
+
+def test_heads_are_judged_on_rows_they_were_not_fitted_on(task):
+    clients = user.clients_of(cell(task))
+    assert clients.fits.counts.tolist() == [10] * 6
+    assert clients.planted is None
+    again, other = user.clients_of(cell(task)), user.clients_of(cell(task, seed=1))
+    np.testing.assert_array_equal(clients.fits.heads, again.fits.heads)
+    assert not np.array_equal(clients.fits.heads, other.fits.heads)
+    strict = user.clients_of(cell(task, ridge=1e6))
+    assert np.abs(strict.fits.heads).max() < 1e-2
+    np.testing.assert_allclose(strict.errors(strict.fits.heads * 0), clients.errors(clients.fits.heads * 0))
+
+
+def test_every_way_to_share_is_measured(task):
+    found = bench.run(cell(task))
+    derived = arms.derive({"gadaphead": found.metrics})
+    assert set(derived) == {arm.name for arm in arms.SHARED} - {"oracle_groups"}  # nothing is planted
+    assert "ari" not in found.metrics
+    own = bench.run(cell(task, "local")).metrics["mse"]
+    best = bench.run(cell(task, "oracle_lambda")).metrics["mse"]
+    assert best <= found.metrics["mse"]
+    assert best < own
+    assert bench.run(cell(task, "fedavg")).metrics["mse"] > own  # two kinds with opposite slopes
+
+
+def test_two_texts_are_a_target():
+    data = table() | {"days": np.where(table()["days"] > 0, "ill", "well")}
+    made = user.user_task(data, client="ward", target="days").load()["target"]
+    assert len(np.unique(made)) == 2
+    assert made.mean() == pytest.approx(0.0, abs=1e-9)
+
+
+def test_numbers_are_clients_too():
+    data = table() | {"ward": np.repeat(np.arange(6.0), 20)}
+    assert len(user.user_task(data, client="ward", target="days").load()["names"]) == 6
+
+
+def _changed(**columns):
+    return table() | columns
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "named"),
+    [
+        (table(), {"client": "wrad", "target": "days"}, "ward"),
+        (table(), {"client": "ward", "target": "day"}, "days"),
+        (table(), {"client": "ward", "target": "ward"}, "both 'ward'"),
+        (_changed(ward=np.repeat("one", 120)), {"client": "ward", "target": "days"}, "1 clients"),
+        (_changed(ward=np.array(["a"] * 118 + ["b"] * 2)), {"client": "ward", "target": "days"}, "client 'b'"),
+        (_changed(days=np.repeat(["a", "b", "c"], 40)), {"client": "ward", "target": "days"}, "two different texts"),
+        (_changed(days=np.ones(120)), {"client": "ward", "target": "days"}, "alike"),
+        (_changed(days=np.r_[np.nan, np.arange(119.0)]), {"client": "ward", "target": "days"}, "row 1"),
+        ("no_such_table.csv", {"client": "ward", "target": "days"}, "no_such_table.csv"),
+    ],
+)
+def test_what_cannot_be_used_is_named(data, options, named):
+    with pytest.raises(InputError, match=named):
+        user.user_task(data, **options)
+
+
+def test_too_many_features_are_refused(monkeypatch):
+    monkeypatch.setattr(user, "_MOST_FEATURES", 1)
+    with pytest.raises(InputError, match="2 features"):
+        user.client_arrays(read_table(table()), user.Options(client="ward", target="days"))
