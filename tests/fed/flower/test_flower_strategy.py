@@ -393,14 +393,14 @@ def test_the_summary_and_the_settings(caplog: pytest.LogCaptureFixture) -> None:
     assert "head.weight" in caplog.text
     GAdapHeadStrategy(head_predicate=bool).summary()
     assert "by predicate" in caplog.text
-    for settings, words in (
+    for odd, words in (
         ({"fraction_train": 1.5}, "fraction_train must be in"),
         ({"fraction_evaluate": -0.1}, "fraction_evaluate must be in"),
         ({"head_predicate": bool}, "either head_keys or head_predicate"),
         ({"head_keys": None}, "either head_keys or head_predicate"),
     ):
         with pytest.raises(InputError, match=words):
-            strategy(**settings)
+            strategy(**odd)
     with pytest.raises(InputError, match="matches none of the model's arrays: trunk, seen, head"):
         GAdapHeadStrategy(head_predicate=lambda name: False).configure_train(1, start(), ConfigRecord(), grid_of())
     with pytest.raises(InputError, match="has not trained yet"):

@@ -89,7 +89,7 @@ class HeadLayout:
 
     def _typed(self, name: str, values: NDArray[Any]) -> NDArray[Any]:
         kind = self.types[name]
-        if not np.issubdtype(kind, np.inexact):
+        if kind.kind in "iu" and values.dtype.kind == "f":
             values = np.rint(values)
         return np.ascontiguousarray(np.reshape(values, self.shapes[name]), dtype=kind).reshape(self.shapes[name])
 
