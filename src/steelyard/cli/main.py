@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import steelyard
-from steelyard.cli import agents, data, guard, look, mcp, quant, weigh
+from steelyard.cli import agents, data, graphs, guard, look, mcp, quant, weigh
 from steelyard.cli.command import INTERRUPTED
 from steelyard.errors import InputError, SteelyardError
 from steelyard.models.paths import printable
@@ -29,6 +29,7 @@ app.add_typer(data.app, name="data")
 app.add_typer(quant.app, name="quant")
 app.add_typer(guard.app, name="guard")
 app.add_typer(agents.app, name="agents")
+app.add_typer(graphs.app, name="graphs")
 
 
 def _version(asked: bool) -> None:

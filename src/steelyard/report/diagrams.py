@@ -41,6 +41,7 @@ def picture(diagram: Diagram) -> dict[str, Any]:
     width = max(x for x, _ in places.values()) + _MARGIN
     height = max(y for _, y in places.values()) + 34
     names = {node.id: node.label for node in diagram.nodes}
+    drawn = {node.kind for node in diagram.nodes}  # "good" and "bad" may be nodes or arrows
     return {
         "title": diagram.title,
         "caption": diagram.caption,
@@ -52,7 +53,7 @@ def picture(diagram: Diagram) -> dict[str, Any]:
         "nodes": [_node(node, *places[node.id]) for node in diagram.nodes],
         "edges": [_edge(edge, places, names) for edge in diagram.edges if edge.source != edge.target],
         "legend": [
-            {"css": kind, "edge": kind in _EDGE_KINDS and kind not in _NODE_KINDS, "text": text}
+            {"css": kind, "edge": kind in _EDGE_KINDS and kind not in drawn, "text": text}
             for kind, text in diagram.legend.items()
             if kind in (*_NODE_KINDS, *_EDGE_KINDS)
         ],

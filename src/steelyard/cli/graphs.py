@@ -1,0 +1,175 @@
+"""``steelyard graphs``: why a trained graph network is unsure of some nodes."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import warnings
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from steelyard.cli.command import Command, JsonOption, print_json, quiet_libraries
+from steelyard.cli.graphs_answer import PICTURES, OpenedGraph, lines, write_page
+from steelyard.cli.progress import counted
+from steelyard.errors import InputError
+from steelyard.extras import require
+from steelyard.models.paths import printable
+
+_DEFAULT = 10  # nodes that are looked at when none is named
+
+app = typer.Typer(no_args_is_help=True, help="Why a graph network is unsure of a node: features, neighbours, labels.")
+
+
+@app.callback()
+def _quiet() -> None:
+    quiet_libraries()
+    warnings.showwarning = lambda message, *_: typer.echo(f"note: {printable(str(message))}", err=True)
+
+
+def attribute(
+    data: Annotated[
+        str,
+        typer.Option(
+            "--data", metavar="GRAPH", help="A .npz file, a CSV of edges, a folder of both, or a known name (cora)."
+        ),
+    ],
+    features: Annotated[
+        Path | None, typer.Option("--features", metavar="CSV", help="Features of the nodes, beside a CSV of edges.")
+    ] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option("--model", metavar="FILE", help="PyG GCN, GAT or GraphSAGE, .safetensors. Default: train a GCN."),
+    ] = None,
+    nodes: Annotated[
+        str | None, typer.Option("--nodes", metavar="LIST", help="Nodes by number, or name in a CSV: 10,42.")
+    ] = None,
+    most_uncertain: Annotated[
+        int | None, typer.Option("--most-uncertain", min=1, help="So many nodes that the model is least sure of.")
+    ] = None,
+    fanout: Annotated[
+        str, typer.Option("--fanout", help="Neighbours drawn per hop: 32,16; or all (exact, slow on large graphs).")
+    ] = "32,16",
+    max_edges: Annotated[int, typer.Option("--max-edges", min=1, help="Edges of a node that are tested at most.")] = 32,
+    remove: Annotated[
+        int, typer.Option("--remove", min=0, help="Edges removed for the check on the model itself; 0: no check.")
+    ] = 3,
+    split: Annotated[int, typer.Option("--split", min=0, help="Which split, of a graph with several.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of training and of the draws.")] = 0,
+    save_model: Annotated[
+        Path | None, typer.Option("--save-model", metavar="FILE", help="Keep the GCN that was trained here.")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write a page with a picture per node.")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Say of each node whether its features, its neighbours or thin labels make the model unsure, and check it.
+
+    The check removes the edges that were named from the graph and asks the model itself again, beside as many edges
+    drawn at random: where its entropy does not fall further, the explanation does not hold for this model.
+    """
+    opened = OpenedGraph(data, features, split)
+    named = _named(opened, nodes, most_uncertain)
+    drawn = _fanout(fanout)
+    teacher = _teacher(opened.graph, model, seed, save_model)
+    chosen = named or _least_sure(opened, teacher, most_uncertain or _DEFAULT)
+    fitted = require("steelyard.graphs", "graphs").GraphUAT(teacher, seed=seed)
+    with counted("fitting the student") as progress:
+        fitted.fit(opened.graph, progress=lambda done, total: progress(done, total, "student"))
+    with counted("attributing") as progress:
+        found = fitted.attribute(
+            chosen,
+            fanout=drawn,
+            max_edges=max_edges,
+            progress=lambda done, total: progress(done, total, "nodes"),
+        )
+    curve = _removal(teacher, opened.graph, found, remove, seed) if remove else None
+    if html is not None:
+        around = fitted.attribute(_neighbours(found), fanout=drawn, max_edges=max_edges)
+        typer.echo(f"page: {write_page(html, opened, found, curve, around).resolve()}", err=True)
+    if json:
+        names = {str(item.node): opened.node(item.node) for item in found} if opened.ids else {}
+        removal = None if curve is None else jsonlib.loads(curve.to_json())
+        print_json({**jsonlib.loads(found.to_json()), "names": names, "removal": removal})
+        return
+    for line in lines(opened, found, curve):
+        typer.echo(line)
+
+
+def _teacher(graph: Any, model: Path | None, seed: int, save: Path | None) -> Any:
+    """Return the model of the file, or a GCN trained on the graph's labels."""
+    teachers = require("steelyard.graphs.graphuat.teachers", "graphs")
+    if model is not None:
+        if save is not None:
+            raise InputError("--save-model keeps a model that is trained here; leave --model out")
+        return teachers.load_teacher(model, graph)
+    if graph.y is None:
+        raise InputError("--data has no labels to train a model on; give a trained one with --model")
+    made = teachers.build_teacher("gcn", graph.x.shape[1], graph.num_classes, seed=seed)
+    with counted("training a GCN") as progress:
+        teachers.train_teacher(made, graph, seed=seed, progress=lambda done, total: progress(done, total, "epochs"))
+    if save is not None:
+        teachers.save_teacher(made, save)
+        typer.echo(f"model: {save.resolve()}", err=True)
+    return made
+
+
+def _named(opened: OpenedGraph, nodes: str | None, most_uncertain: int | None) -> list[int]:
+    """Return the numbers of the nodes that --nodes names, none without it."""
+    if nodes is None:
+        return []
+    if most_uncertain is not None:
+        raise InputError("--nodes and --most-uncertain exclude each other")
+    names = [name.strip() for name in nodes.split(",") if name.strip()]
+    if not names:
+        raise InputError("--nodes names no node")
+    return list(dict.fromkeys(opened.number(name) for name in names))
+
+
+def _least_sure(opened: OpenedGraph, teacher: Any, count: int) -> list[int]:
+    """Return the nodes where the model's entropy is largest."""
+    model = require("steelyard.graphs.graphuat.models", "graphs").TeacherEntropy(teacher)
+    entropy = model.evaluate(opened.graph.x, opened.graph.edge_index).total.tolist()
+    return sorted(range(len(entropy)), key=lambda node: (-entropy[node], node))[:count]
+
+
+def _fanout(text: str) -> tuple[int, ...] | None:
+    if text == "all":
+        return None
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
+        raise InputError(f"--fanout must be all, or neighbours per hop such as 32,16, got {text!r}")
+    return tuple(int(part) for part in parts)
+
+
+def _neighbours(found: Any) -> list[int]:
+    """Return the neighbours that the page draws."""
+    most = require("steelyard.graphs.graphuat.pictures", "graphs").MOST
+    drawn = [edge for item in list(found)[:PICTURES] for edge in item.edges[:most]]
+    return sorted({node for u, v, _ in drawn for node in (u, v)})
+
+
+def _removal(teacher: Any, graph: Any, found: Any, remove: int, seed: int) -> Any:
+    check = require("steelyard.graphs", "graphs").removal_faithfulness
+    with counted("checking on the model") as progress:
+        return check(
+            teacher,
+            graph,
+            found,
+            ks=tuple(range(1, remove + 1)),
+            against=("random",),
+            seed=seed,
+            progress=lambda done, total: progress(done, total, "nodes"),
+        )
+
+
+COMMANDS = (
+    Command(
+        "attribute",
+        attribute,
+        "steelyard graphs attribute --data graph.npz --model model.safetensors --nodes 10,42 --html why.html",
+    ),
+)
+for command in COMMANDS:
+    command.add_to(app)

@@ -1,0 +1,199 @@
+"""A graph as the user knows it, and what was found about its nodes: as lines, and as a page with pictures."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from steelyard.cli.command import several
+from steelyard.errors import InputError, did_you_mean
+from steelyard.extras import require
+from steelyard.models.paths import printable
+
+PICTURES = 12  # nodes with a picture on the page
+CHECK = "Check on the model itself: change of its entropy in nats without the edges named, and without random ones"
+_CHECK_HEAD = ("edges removed", "nodes", "named", "random", "difference", "what it says")
+_SHOWN = 3  # edges and features named per node
+_ENOUGH = 6  # nodes from which an interval over nodes says anything
+_SURE = 0.05  # share of the largest entropy below which the model is not unsure of a node
+_WIDTH = 40  # characters of a name on a terminal
+
+
+class OpenedGraph:
+    """A graph from a file or by name, with the names of its nodes and features where it has any."""
+
+    def __init__(self, data: str, features: Path | None, split: int) -> None:
+        graphs = require("steelyard.graphs", "graphs")
+        reader = require("steelyard.data.graphs", "graphs")
+        known = data in reader.GRAPHS and not Path(data).exists()
+        if not known and not Path(data).exists():
+            hint = did_you_mean(data, reader.GRAPHS)
+            raise InputError(f"--data: there is no file or folder {data!r} and no graph of that name.{hint}")
+        arrays = reader.graph_arrays(data, split) if known else reader.read_graph(data, features, split=split)
+        self.ids = [printable(str(name)) for name in arrays.pop("ids", ())]
+        self.feature_names = [printable(str(name)) for name in arrays.pop("feature_names", ())]
+        arrays.pop("classes", None)
+        self.graph = graphs.check_graph(_Arrays(arrays, Path(data).name), self_loops="remove")
+        self._number = {name: number for number, name in enumerate(self.ids)}
+
+    @property
+    def most_entropy(self) -> float:
+        """Entropy of a model that knows nothing, in nats."""
+        return math.log(max(self.graph.num_classes, 2))
+
+    def number(self, name: str) -> int:
+        """Return the number of the node that the user calls ``name``."""
+        if self.ids:
+            if name not in self._number:
+                raise InputError(f"--nodes: there is no node '{name}'.{did_you_mean(name, self._number)}")
+            return self._number[name]
+        if not name.isdecimal() or int(name) >= self.graph.num_nodes:
+            raise InputError(f"--nodes: '{name}' is no node; they are numbered 0 to {self.graph.num_nodes - 1}")
+        return int(name)
+
+    def node(self, number: int) -> str:
+        """Return what the user calls a node."""
+        return self.ids[number] if self.ids else str(number)
+
+    def feature(self, number: int) -> str:
+        """Return what the user calls a feature."""
+        return self.feature_names[number] if self.feature_names else str(number)
+
+
+class _Arrays:
+    """Arrays as attributes, which is how a graph is checked."""
+
+    def __init__(self, arrays: dict[str, Any], name: str) -> None:
+        self.__dict__.update(arrays, name=name)
+
+
+def lines(opened: OpenedGraph, found: Any, curve: Any) -> Iterator[str]:
+    """Yield the answer as lines for a terminal: one or two a node, then the check."""
+    for item in found:
+        sure = ", so it is hardly unsure" if item.teacher_entropy < _SURE * opened.most_entropy else ""
+        yield (
+            f"node {opened.node(item.node)[:_WIDTH]}: {_words(item)} "
+            f"({_scores(item)}); the model's entropy is {item.teacher_entropy:.2f} "
+            f"of {opened.most_entropy:.2f} nats{sure}" + (", no edges" if item.isolated else "")
+        )
+        if item.top_edges(_SHOWN):
+            yield "  edges that hurt: " + ", ".join(_edges(opened, item))
+        if item.z.get("feature", 0) > 0 and item.top_features(_SHOWN):
+            yield "  features that hurt: " + ", ".join(_features(opened, item))
+        if item.edges_left_out:
+            yield f"  {several(item.edges_left_out, 'edge')} not tested (--max-edges)"
+    yield lead(found)
+    if curve is not None:
+        yield CHECK
+        for k, count, named, random, difference, said in check(curve):
+            yield f"  {k} removed at {count} nodes: {named} named, {random} random; difference {difference}: {said}"
+
+
+def lead(found: Any) -> str:
+    """Return how the nodes divide among the sources, and how well the student stands for the model."""
+    counts = Counter(_words(item) for item in found).most_common()
+    told = ", ".join(f"{words} {count / len(found):.0%}" for words, count in counts)
+    agreement = found.settings.get("agreement")
+    stands = "" if agreement is None else f" Student and model agree on {agreement:.0%} of all nodes."
+    return f"What makes {several(len(found), 'node')} unsure: {told}.{stands}"
+
+
+def check(curve: Any) -> list[tuple[str, ...]]:
+    """Return what the removal of the named edges did to the model itself, a row for each number of edges.
+
+    Columns: edges removed, nodes that have so many, change of the model's entropy in nats without the named edges,
+    without as many random ones, the difference with its interval over nodes, and what that says.
+    """
+    ours = curve.methods[0]
+    rows: list[tuple[str, ...]] = []
+    for k, count in zip(curve.ks, curve.counts().tolist(), strict=True):
+        if not count:
+            rows.append((str(k), "0", "–", "–", "–", "no node has so many edges"))
+            continue
+        named, random, more = (curve.interval(*of) for of in ((ours, k), ("random", k), (ours, k, "random")))
+        said = "the explanation holds" if more.low > 0 else "not shown to be better than random"
+        change = f"{-more.mean:+.3f}"
+        if count < _ENOUGH:
+            said = "too few nodes to tell"
+        else:
+            change += f" [{-more.high:+.3f}, {-more.low:+.3f}]"
+        rows.append((str(k), str(count), f"{-named.mean:+.3f}", f"{-random.mean:+.3f}", change, said))
+    return rows
+
+
+def write_page(path: Path, opened: OpenedGraph, found: Any, curve: Any, around: Any) -> Path:
+    """Write the answer as one HTML file: all nodes in a table, then a picture for each of the first."""
+    from steelyard.report.answer import Part, Table, write_answer
+
+    pictures = require("steelyard.graphs.graphuat.pictures", "graphs")
+    head = (
+        "node",
+        "source",
+        "z feature, structure, coverage",
+        "total",
+        "epistemic",
+        "model's entropy",
+        "edges that hurt",
+    )
+    table = Table("Nodes", head, tuple(_row(opened, item) for item in found))
+    tables = [table, _worst(opened, found)]
+    if curve is not None:
+        tables.insert(1, Table(CHECK, _CHECK_HEAD, tuple(check(curve))))
+    parts = [Part("All nodes", "", tuple(tables))]
+    known = {item.node: item for item in (*around, *found)}
+    for item in list(found)[:PICTURES]:
+        named = Table(
+            "Features that raise the uncertainty most", ("feature", "x times gradient"), _feature_rows(opened, item)
+        )
+        diagram = pictures.neighbourhood(item, known, opened.node)
+        parts.append(Part(f"Node {opened.node(item.node)}", "", (named,) if named.rows else (), (diagram,)))
+    return write_answer(path, f"Why {several(len(found), 'node')} are unsure", lead(found), parts)
+
+
+def _row(opened: OpenedGraph, item: Any) -> tuple[str, ...]:
+    epistemic = "–" if item.epistemic is None else f"{item.epistemic:.3f}"
+    return (
+        opened.node(item.node),
+        _words(item),
+        ", ".join(f"{value:+.1f}" for value in item.z.values()),
+        f"{item.total:.3f}",
+        epistemic,
+        f"{item.teacher_entropy:.3f}",
+        ", ".join(_edges(opened, item)) or "–",
+    )
+
+
+def _worst(opened: OpenedGraph, found: Any) -> Any:
+    from steelyard.report.answer import Table
+
+    rows = tuple(
+        (f"{opened.node(edge['u'])} – {opened.node(edge['v'])}", f"{edge['fall']:.3f}", str(edge["nodes"]))
+        for edge in found.summary()["harmful_edges"]
+    )
+    return Table("Edges that hurt most, over all nodes", ("edge", "fall without it, nats", "found at nodes"), rows)
+
+
+def _edges(opened: OpenedGraph, item: Any) -> list[str]:
+    others = [(v if u == item.node else u, score) for u, v, score in item.top_edges(_SHOWN)]
+    return [f"to {opened.node(other)[:_WIDTH]} ({-score:+.3f})" for other, score in others]
+
+
+def _features(opened: OpenedGraph, item: Any) -> list[str]:
+    return [f"{opened.feature(index)[:_WIDTH]} ({score:.3f})" for index, score in item.top_features(_SHOWN)]
+
+
+def _feature_rows(opened: OpenedGraph, item: Any) -> tuple[tuple[str, ...], ...]:
+    return tuple((opened.feature(index), f"{score:.4f}") for index, score in item.top_features(10))
+
+
+def _scores(item: Any) -> str:
+    return ", ".join(f"{source} {value:+.1f}" for source, value in item.z.items())
+
+
+def _words(item: Any) -> str:
+    pictures = require("steelyard.graphs.graphuat.pictures", "graphs")
+    words: str = pictures.WORDS.get(pictures.source(item), pictures.CALM)
+    return words
