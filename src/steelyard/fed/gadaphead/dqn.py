@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from steelyard.errors import InputError
-from steelyard.fed.gadaphead.features import Adam, Array, HeadRefit, Network, Part, refit_head
+from steelyard.fed.gadaphead.features import Adam, Array, HeadRefit, Network, Part, dense_inputs, refit_head
 from steelyard.fed.gadaphead.rounds import ClientUpdate
 
 
@@ -60,8 +60,9 @@ class DqnSettings:
         prox_mu: weight of (mu / 2) times the squared distance to what the server sent (FedProx), 0 for none.
         alternate: whether a round trains first the head on a frozen trunk, then the trunk under a frozen head (FedRep).
         head_share: share of the round that is given to the head when alternating.
-        refit_samples: most recent transitions that the variance is computed on.
+        refit_samples: transitions of the replay minibatch that the variance is computed on.
         ridge: relative ridge of the refit.
+        pseudo_reward: size of the residual that the refit adds as though seen once (see ``refit_head``).
     """
 
     hidden: tuple[int, ...] = (64, 32)
@@ -81,6 +82,7 @@ class DqnSettings:
     head_share: float = 0.5
     refit_samples: int = 512
     ridge: float = 1e-2
+    pseudo_reward: float = 1.0
 
     def __post_init__(self) -> None:
         """Refuse settings outside their range."""
@@ -93,9 +95,7 @@ class DqnSettings:
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise InputError(f"{name} must lie in [0, 1], got {getattr(self, name)}")
         if self.prox_mu < 0.0 or self.exploration < 0:
-            raise InputError(
-                f"prox_mu and exploration must not be negative, got {self.prox_mu} and {self.exploration}"
-            )
+            raise InputError(f"prox_mu and exploration must not be negative, got {self.prox_mu} and {self.exploration}")
 
 
 class Batch(NamedTuple):
@@ -133,11 +133,6 @@ class Replay:
     def sample(self, count: int, generator: np.random.Generator) -> Batch:
         """Draw transitions with replacement."""
         return self.take(generator.integers(0, self.size, count))
-
-    def latest(self, count: int) -> Batch:
-        """Return the most recent transitions, oldest first."""
-        count = min(count, self.size)
-        return self.take((self._next - count + np.arange(count)) % self.capacity)
 
     def take(self, places: Array) -> Batch:
         """Return the transitions at the given places."""
@@ -201,7 +196,7 @@ class QLearner:
         """Take one optimiser step on a batch and return its mean absolute temporal-difference error."""
         rows = np.arange(len(batch.actions))
         goal = batch.rewards + batch.discounts * self.target.values(batch.after).max(axis=1)
-        layers = self.network.activations(self._dense(batch.observations))
+        layers = self.network.activations(dense_inputs(batch.observations, self.network.inputs))
         values = self.network.outputs_of(layers[-1])
         error = values[rows, batch.actions] - goal
         slope = np.zeros_like(values)
@@ -212,7 +207,7 @@ class QLearner:
         self.adam.step(self.gradient, part)
         return float(np.abs(error).mean())
 
-    def refit(self, batch: Batch, samples: int) -> HeadRefit:
+    def refit(self, batch: Batch) -> HeadRefit:
         """Return variance and second moment of the head's refit on transitions."""
         return refit_head(
             self.network.features(batch.observations),
@@ -223,13 +218,8 @@ class QLearner:
             batch.discounts.astype(np.float64),
             self.network.outputs,
             ridge=self.settings.ridge,
-            samples=samples,
+            pseudo_reward=self.settings.pseudo_reward,
         )
-
-    def _dense(self, observations: Array) -> Array:
-        from steelyard.fed.gadaphead.features import dense_inputs
-
-        return dense_inputs(observations, self.network.inputs)
 
 
 def exploration_rates(settings: DqnSettings, done: int, count: int) -> Array:
@@ -270,8 +260,8 @@ class DqnClient:
         self.learner.receive(trunk, head)
         runner = self._running(generator)
         error = self._train(runner, generator)
-        batch = runner.replay.latest(self.settings.refit_samples)
-        refit = self.learner.refit(batch, runner.replay.size)
+        count = min(self.settings.refit_samples, runner.replay.size)
+        refit = self.learner.refit(runner.replay.take(generator.choice(runner.replay.size, count, replace=False)))
         after = self.learner.network.head.copy()
         return ClientUpdate(
             trunk=self.learner.network.trunk(),
@@ -336,9 +326,9 @@ class Centralised:
     def advance(self, generator: np.random.Generator) -> None:
         """Train as long as a round of the federated clients."""
         chosen, count = self.settings, len(self.runners)
-        explore = generator.random((chosen.steps, count)) < exploration_rates(chosen, self.n_steps, chosen.steps)[
-            :, None
-        ]
+        explore = (
+            generator.random((chosen.steps, count)) < exploration_rates(chosen, self.n_steps, chosen.steps)[:, None]
+        )
         actions = generator.integers(0, self.envs[0].actions, (chosen.steps, count))
         for step in range(chosen.steps):
             for task, runner in enumerate(self.runners):
@@ -458,5 +448,3 @@ def random_policy(env: DiscreteEnv, generator: np.random.Generator, episodes: in
             over = terminated or truncated
         returns.append(float(total))
     return Evaluation(float(np.mean(returns)), float(np.mean([value > 0.0 for value in returns])), tuple(returns))
-
-

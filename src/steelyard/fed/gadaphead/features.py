@@ -260,7 +260,7 @@ def refit_head(
     outputs: int,
     *,
     ridge: float = 1e-2,
-    samples: int | None = None,
+    pseudo_reward: float = 1.0,
 ) -> HeadRefit:
     """Return the sandwich variance of an LSTD refit of a Q head, and the features' second moment.
 
@@ -277,8 +277,10 @@ def refit_head(
         discounts: (n,) discounts of the state after.
         outputs: number k of columns.
         ridge: share of the mean diagonal that is added to it.
-        samples: how many transitions the head itself was trained on; the variance of a refit on n of them is scaled
-            by n / samples, because a head of more data has less of it.
+        pseudo_reward: size of one residual that is added to the batch as though seen once, spread over its rows. A
+            client that never met a reward fits it exactly, so that its plain sandwich variance is 0: it would be sure
+            of a head that knows nothing. With n rows a reward rarer than about 1 / n goes unseen (rule of
+            succession); 0 gives the plain sandwich.
     """
     phi, after = features.astype(np.float64), next_features.astype(np.float64)
     count, width = phi.shape
@@ -295,7 +297,7 @@ def refit_head(
     matrix[np.diag_indices_from(matrix)] += ridge * max(float(np.trace(gram)) / len(gram), 1e-12)
     solved = np.linalg.solve(matrix, np.concatenate([(x.T @ rewards)[:, None], x.T], axis=1))
     residual = rewards + x_next @ solved[:, 0] - x @ solved[:, 0]
-    influence = (solved[:, 1:] * residual).reshape(outputs, width, count)
     second_moment = phi.T @ phi / count
-    variance = float(np.einsum("kdn,de,ken->", influence, second_moment, influence, optimize=True))
-    return HeadRefit(variance * (1.0 if samples is None else count / max(samples, count)), second_moment)
+    influence = solved[:, 1:].reshape(outputs, width, count)
+    spread = np.einsum("kdn,kdn->n", influence, second_moment @ influence)
+    return HeadRefit(float((residual**2 + pseudo_reward**2 / count) @ spread), second_moment)
