@@ -43,8 +43,8 @@ class ResidualSplit(NamedTuple):
 
     Attributes:
         residual: Of the head itself.
-        representation: Of the head that least squares fits on the same features: what no head of them gets below
-            (with noise in the rewards and the next states, that noise too).
+        representation: Of the head that least squares fits on the same features. Noise in the rewards and the next
+            states is in it, and as the fit solves the projected equation, another head's residual may be smaller.
         head: Of the values, |Phi (w_refit - w)|.
         head_residual: Of what the head error does to the residual, |(Phi - gamma Phi') (w_refit - w)|. Always
             ``residual <= representation + head_residual``, and ``head_residual <= (1 + gamma) head`` where the norm of

@@ -181,7 +181,7 @@ def federated_rounds(
     if path is not None and path.exists():
         sent, records = _resume(path, run, clients, strategy)
     for number in range(len(records) + 1, rounds + 1):
-        updates, failures = _train(clients, sent, number, seed, skip_failures)
+        updates, failures, sizes = _train(clients, sent, number, seed, skip_failures, strategy.uploads)
         if updates:
             sent = {**sent, **strategy.aggregate(number, updates)}
         elif failures:
@@ -191,7 +191,7 @@ def federated_rounds(
             dict(strategy.groups),
             {client: lam for client, lam in strategy.lam.items() if client in updates},
             {client: {k: float(v) for k, v in update.metrics.items()} for client, update in updates.items()},
-            sum(uploaded_bytes(update, strategy.uploads) for update in updates.values()),
+            sizes,
             failures,
         )
         records.append(record)
@@ -259,10 +259,17 @@ def _copied(what: str, values: Any, shape: tuple[int, ...]) -> Array:
 
 
 def _train(
-    clients: Sequence[Client], sent: Mapping[int, Broadcast], number: int, seed: int, skip_failures: bool
-) -> tuple[dict[int, ClientUpdate], dict[int, str]]:
+    clients: Sequence[Client],
+    sent: Mapping[int, Broadcast],
+    number: int,
+    seed: int,
+    skip_failures: bool,
+    uploads: frozenset[str],
+) -> tuple[dict[int, ClientUpdate], dict[int, str], int]:
+    """Return the usable updates and the failures by client, and the bytes of the former."""
     updates: dict[int, ClientUpdate] = {}
     failures: dict[int, str] = {}
+    sizes = 0
     for index, client in enumerate(clients):
         trunk = {name: np.array(values) for name, values in sent[index].trunk.items()}
         own = rng.generator("federated_rounds", f"client {index} round {number}", seed)
@@ -270,11 +277,12 @@ def _train(
             answer = client(trunk, np.array(sent[index].head), number, own)
             if answer is not None:
                 updates[index] = checked_update(index, answer, sent[index])
+                sizes += uploaded_bytes(answer, uploads)
         except Exception as error:
             if not skip_failures:
                 raise
             failures[index] = f"{type(error).__name__}: {error}"
-    return updates, failures
+    return updates, failures, sizes
 
 
 def _warn_all_failed(number: int, records: Sequence[RoundRecord], failures: Mapping[int, str]) -> None:
