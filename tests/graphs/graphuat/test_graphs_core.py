@@ -326,6 +326,10 @@ def test_nearest_labelled_nodes():
     squared = torch.cdist(white, fitted.anchors) ** 2
     wanted = -0.5 * 8 / 5 * squared.sort(-1).values[:, :3].mean(-1)
     assert torch.allclose(core.log_coverage(fitted, others), wanted)
+    gaps = torch.cdist(fitted.anchors, fitted.anchors).fill_diagonal_(math.inf) ** 2
+    others_only = -0.5 * 8 / 5 * gaps.sort(-1).values[:, :3].mean(-1)
+    assert float(fitted.median) == pytest.approx(float(others_only.quantile(0.5)))
+    assert float(core.fit_coverage(h[:1], y[:1], neighbours=3).median) == 0
     few = core.fit_coverage(h[:2], y[:2], neighbours=3)
     assert torch.isfinite(core.strength_from(few, others)).all()
 

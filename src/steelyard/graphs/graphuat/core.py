@@ -187,7 +187,7 @@ class Coverage(NamedTuple):
         whitening: (d, d): ``(h - centre) @ whitening`` has the shrunk covariance of unit size.
         anchors: (A, d), whitened: class means (Gaussian) or the labelled nodes themselves (nearest neighbours).
         log_weights: (A,) ln of the labels behind each anchor; used by the Gaussian.
-        median: (), the median over the labelled nodes of the log-likelihood.
+        median: (), the median over the labelled nodes of the log-likelihood; of nearest neighbours, of the others.
         neighbours: 0 for the Gaussian, else how many nearest labelled nodes count.
     """
 
@@ -224,7 +224,8 @@ def fit_coverage(
     anchors = (h if neighbours else means) - centre
     log_weights = torch.zeros_like(h[:, 0]) if neighbours else counts.double().log()
     fitted = Coverage(centre, whitening, anchors @ whitening, log_weights, torch.zeros_like(h[0, 0]), neighbours)
-    return fitted._replace(median=log_coverage(fitted, h, tau=tau).quantile(0.5))
+    own = log_coverage(fitted, h, tau=tau) if not neighbours else _log_coverage_by_others(fitted, h, tau)
+    return fitted._replace(median=own.quantile(0.5))
 
 
 def _check_coverage(h_train: Tensor, y_train: Tensor, tau: float, num_classes: int | None) -> None:
@@ -266,6 +267,15 @@ def log_coverage(coverage: Coverage, h: Tensor, *, tau: float = 8.0) -> Tensor:
         count = min(coverage.neighbours, len(coverage.anchors))
         return -0.5 * tau / width * squared.topk(count, largest=False).values.mean(-1)
     return torch.logsumexp(coverage.log_weights - 0.5 * tau / width * squared, -1)
+
+
+def _log_coverage_by_others(coverage: Coverage, h: Tensor, tau: float) -> Tensor:
+    """As :func:`log_coverage` of the labelled nodes themselves, each seen from the others: its own distance is 0."""
+    if len(h) == 1:
+        return torch.zeros_like(h[:, 0])
+    more = coverage._replace(neighbours=coverage.neighbours + 1)
+    seen = min(more.neighbours, len(h))
+    return log_coverage(more, h, tau=tau) * (seen / (seen - 1))
 
 
 def strength_from(coverage: Coverage, h: Tensor, *, tau: float = 8.0, n_budget: float = 20.0) -> Tensor:

@@ -105,6 +105,8 @@ class GraphUATStudent:
         for name, value in (("tau", tau), ("budget", budget), ("learning_rate", learning_rate)):
             if not (math.isfinite(value) and value > 0):
                 raise InputError(f"{name} must be positive, not {value}")
+        if not (math.isfinite(lambda_h) and lambda_h >= 0):
+            raise InputError(f"lambda_h must be 0 or more, not {lambda_h}")
         if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
             raise InputError(f"epochs must be a whole number of at least 1, not {epochs!r}")
         check_sizes(hidden=hidden, layers=layers, dropout=dropout)
