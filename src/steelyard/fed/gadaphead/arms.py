@@ -14,8 +14,8 @@ from steelyard.contracts import Arm, Metric, Trace, carried, carried_arms
 METHOD = "gadaphead"
 
 
-def _arm(name: str, label: str, role: Any, derived: bool = False) -> Arm:
-    return Arm(name=name, label=label, role=role, derived=derived)
+def _arm(name: str, label: str, role: Any, derived: bool = False, **config: Any) -> Arm:
+    return Arm(name=name, label=label, role=role, derived=derived, config=config)
 
 
 SHARED = (
@@ -34,9 +34,9 @@ ARMS = (
     _arm(METHOD, "GAdapHead: adaptive sharing in groups", "method"),
     _arm("local", "Local: nothing is shared", "baseline"),
     _arm("fedavg", "FedAvg: one mean for all", "baseline"),
-    _arm("fedprox", "FedProx: FedAvg with a pull to the mean", "baseline"),
+    _arm("fedprox", "FedProx: FedAvg with a pull to the mean", "baseline", prox_mu=0.01),
     _arm("fedper", "FedPer: the trunk is shared, heads are not", "baseline"),
-    _arm("fedrep", "FedRep: FedPer with heads first, then trunks", "baseline"),
+    _arm("fedrep", "FedRep: FedPer with heads first, then trunks", "baseline", alternate=True),
     _arm("clustered", "Clustered: the group's plain mean of heads", "baseline"),
     _arm("centralised", "One central learner that is told the task", "baseline"),
     *SHARED,
@@ -46,6 +46,7 @@ ARMS = (
     _arm("local_long", "Local with four times the rounds", "ceiling"),
 )
 ONCE = (METHOD, "local", "fedavg", "zero", "oracle_lambda")  # cells on linear clients and on tables
+TRAINED = (METHOD, "fedper", "local", "fedavg", "fedprox", "fedrep", "clustered", "centralised", "random")
 
 METRICS = (
     Metric(name="mse", label="Mean squared error, mean of clients", better="lower"),

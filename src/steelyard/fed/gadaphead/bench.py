@@ -30,7 +30,9 @@ def run(cell: CellInput) -> Measured:
 
 
 PARAMS: Mapping[str, Any] = {"rounds": 25, "steps": 250, "every": 5, "episodes": 10}
+SMOKE: Mapping[str, Any] = {"rounds": 3, "steps": 64, "every": 1, "episodes": 2}
 _LINEAR = tuple(f"linear_{size}" for size in tasks.LINEAR_SIZES)
+_CLIENTS = 8
 RECIPE = (
     "By hand, on a machine with a GPU of 24 GB or many cores: MetaWorld 3 (pip install metaworld, which pins "
     "mujoco==3.3.0) as one client a task of MT10, then MT50; soft actor-critic with three layers of 400 and linear "
@@ -40,9 +42,9 @@ RECIPE = (
 )
 
 
-def _work(linear: int, deep_rounds: int) -> int:
-    """Return the declared work: heads shared, and client rounds of learners."""
-    return linear * 11 * 12 + deep_rounds * 8
+def _work(linear_cells: int, rounds: int) -> int:
+    """Return the declared work: heads that are shared, some forty a cell, and rounds of all clients."""
+    return linear_cells * 40 + rounds * _CLIENTS
 
 
 BENCH = BenchSpec(
@@ -54,19 +56,26 @@ BENCH = BenchSpec(
     profiles={
         "quick": Profile(
             name="quick",
-            blocks=(Block(tasks=("linear_60", "linear_400"), arms=arms.ONCE),),
+            blocks=(
+                Block(tasks=("linear_60", "linear_400"), arms=arms.ONCE),
+                Block(tasks=("minigrid",), arms=("gadaphead", "fedper", "local", "random"), seeds=1, params=SMOKE),
+            ),
             seeds=6,
-            work=_work(6 * 2 * 5, 0),
+            work=_work(6 * 2 * 5, 4 * 3),
             params=PARAMS,
             cell_seconds=120.0,
         ),
         "full": Profile(
             name="full",
-            blocks=(Block(tasks=_LINEAR, arms=arms.ONCE),),
+            blocks=(
+                Block(tasks=_LINEAR, arms=arms.ONCE),
+                Block(tasks=("minigrid",), arms=arms.TRAINED),
+                Block(tasks=("minigrid",), arms=("local_long",), seeds=1),
+            ),
             seeds=10,
-            work=_work(10 * 4 * 5, 0),
+            work=_work(10 * 4 * 5, 10 * 8 * 25 + 4 * 25 + 10),
             params=PARAMS,
-            cell_seconds=300.0,
+            cell_seconds=600.0,
         ),
         "gpu": Profile(name="gpu", blocks=(), seeds=10, work=0, recipe=RECIPE),
     },
@@ -77,5 +86,6 @@ BENCH = BenchSpec(
     derive=arms.derive,
     user_task=user.user_task,
     options=user.Options,
+    tuned={task: {arm: row["config"] for arm, row in rows.items()} for task, rows in TUNED.items()},
     true_ceiling="oracle_lambda",
 )

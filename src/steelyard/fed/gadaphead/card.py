@@ -19,7 +19,7 @@ CARD = Card(
         "server groups clients by the direction of their heads' updates and mixes each head with the mean of the "
         "others in its group. How strongly follows from how unsure the client is of its head and how far the others' "
         "mean lies from it: much where data are scarce, little where a client knows its own task. Each client sends "
-        "its trunk, its head and one number, its head's estimated variance."
+        "its trunk, its head, its head's estimated variance and the second moment of its features."
     ),
     use_when=(
         "Clients have few data each and their tasks come in kinds that you do not know beforehand.",
@@ -35,7 +35,8 @@ CARD = Card(
         "Clients have different numbers of actions: their heads cannot be averaged.",
     ),
     cost=(
-        "What FedPer uploads, and one number a client and round. The server needs the products of all pairs of heads "
+        "What FedPer uploads, and of each client and round its head, its variance and, for distances in value space, "
+        "the second moment of its features. The server needs the products of all pairs of heads "
         "and one weighted sum: time O(N^2 d), memory O(N d)."
     ),
     paper=Paper(
@@ -63,8 +64,8 @@ CARD = Card(
         "In the linear tasks features are shared and exact and values are linear in them; nothing there is learned but "
         "heads. They show that the closed form and its plug-in do what they should, not that deep learners gain.",
         "The plain mean of a group is as good with few data, and with the fewest one mean of all is not told apart.",
-        "The planted groups of the reinforcement learners are orders of the actions, which turn up in the heads; groups "
-        "of one's own tasks may be less plain.",
+        "The planted groups of the learners on MiniGrid are pairs on one level, which their updates show; on tuning "
+        "streams an order of the actions did not show in them where levels differed too.",
         "The levels of MiniGrid are eight clients and far fewer steps than published runs take; the pendulums stand in "
         "for MetaWorld and are no replacement of it.",
         "The share of converged tasks and the deviation over tasks are our definitions: the abstract has numbers of "

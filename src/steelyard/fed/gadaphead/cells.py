@@ -82,10 +82,8 @@ def _every_way(cell: CellInput, clients: Clients, groups: Ints, threshold: float
     metrics = figures(ours, clients)
     for name, way in ways.items():
         metrics |= flat(name, figures(way, clients))
-    pictures = ()
-    if cell.seed == 0:
-        pictures = (sharing_diagram(clients.names, groups, ours.strength, clients.planted),)
-    return Measured(metrics, steps=len(groups) * (1 + len(ways)), diagrams=pictures)
+    picture = sharing_diagram(clients.names, groups, ours.strength, clients.planted)
+    return Measured(metrics, steps=len(groups) * (1 + len(ways)), diagrams=(picture,) if cell.seed == 0 else ())
 
 
 def figures(shared: Shared, clients: Clients) -> dict[str, float]:

@@ -26,6 +26,7 @@ _RIVALS = {
     "fedavg": ("of one mean of all heads", _OURS),
     "group_mean": ("of the plain mean of the group, the client included, which clustered learning takes", _OURS),
     "wrong_groups": ("of the same rule in groups drawn at random", _OURS),
+    "one_group": ("of the same rule with all clients in one group", _OURS),
     "fixed_half": ("of half and half for every client", _THEORY),
     "split": ("of the same rule with the variance of two halves", _OURS),
     "iterates": ("of the same rule with the variance of iterates", _OURS),

@@ -16,7 +16,7 @@ import numpy as np
 from sklearn.metrics import adjusted_rand_score
 
 from steelyard import rng
-from steelyard.contracts import CellInput, Measured
+from steelyard.contracts import CellInput, Diagram, Measured
 from steelyard.errors import InputError
 from steelyard.fed.gadaphead.arms import METHOD
 from steelyard.fed.gadaphead.diagrams import sharing_diagram
@@ -24,7 +24,7 @@ from steelyard.fed.gadaphead.grids import GridSuite
 from steelyard.fed.gadaphead.grouping import UpdateCosine
 from steelyard.fed.gadaphead.linear import Floats, Ints
 from steelyard.fed.gadaphead.mixing import AdaptiveMix
-from steelyard.fed.gadaphead.rounds import Broadcast, Client, RoundRecord, federated_rounds
+from steelyard.fed.gadaphead.rounds import Broadcast, RoundRecord, federated_rounds
 from steelyard.fed.gadaphead.strategies import Clustered, FedAvg, GAdapHead, Local, SharedTrunk
 
 CONVERGED, LONG = 0.9, 4
@@ -53,7 +53,7 @@ class Suite(Protocol):
     names: tuple[str, ...]
     planted: Ints
 
-    def clients(self, **changes: Any) -> Sequence[Client]:
+    def clients(self, **changes: Any) -> Sequence[Any]:
         """Return fresh clients; ``changes`` are settings that differ from the suite's."""
         ...
 
@@ -61,7 +61,7 @@ class Suite(Protocol):
         """Return the network that all start from."""
         ...
 
-    def returned(self, client: int, learner: Client, generator: np.random.Generator) -> float:
+    def returned(self, client: int, learner: Any, generator: np.random.Generator) -> float:
         """Return the mean greedy return of what a client has after its own training."""
         ...
 
@@ -76,7 +76,7 @@ class Suite(Protocol):
 
 SUITES: Mapping[str, Callable[[CellInput], Suite]] = {"minigrid": GridSuite}
 _STRATEGY = ("threshold", "ema", "warmup")
-_CLIENT = ("learning_rate", "prox_mu", "alternate")
+_CLIENT = ("learning_rate", "prox_mu", "alternate", "head_share")
 
 
 class Curve(NamedTuple):
@@ -94,15 +94,20 @@ def run(cell: CellInput) -> Measured:
         seen = np.array([suite.at_random(client, _judge(cell, client)) for client in range(len(suite.names))])
         return Measured(outcome(cell, Curve([0, 0], np.stack([seen, seen]), []), suite), steps=len(seen))
     curve = centralised(cell, suite) if cell.arm == "centralised" else federated(cell, suite)
-    pictures = ()
-    if cell.arm == METHOD and cell.seed == 0 and curve.records:
-        last = curve.records[-1]
-        every = range(len(suite.names))
-        groups = np.array([last.groups[client] for client in every])
-        strength = np.array([last.lam.get(client, 0.0) for client in every])
-        pictures = (sharing_diagram(suite.names, groups, strength, suite.planted, f"sharing_{cell.task}"),)
     steps = _rounds(cell) * len(suite.names)
-    return Measured(outcome(cell, curve, suite), steps=steps, traces=_traces(curve, suite), diagrams=pictures)
+    return Measured(
+        outcome(cell, curve, suite), steps=steps, traces=_traces(curve, suite), diagrams=_pictures(cell, curve, suite)
+    )
+
+
+def _pictures(cell: CellInput, curve: Curve, suite: Suite) -> tuple[Diagram, ...]:
+    """Return who shares with whom in the last round, of the first seed."""
+    if cell.arm != METHOD or cell.seed:
+        return ()
+    last, every = curve.records[-1], range(len(suite.names))
+    groups = np.array([last.groups[client] for client in every])
+    strength = np.array([last.lam[client] for client in every])
+    return (sharing_diagram(suite.names, groups, strength, suite.planted, f"sharing_{cell.task}"),)
 
 
 def strategy_of(cell: CellInput) -> Any:
@@ -195,6 +200,8 @@ def _agreement(curve: Curve, suite: Suite) -> list[float]:
 
 
 def _traces(curve: Curve, suite: Suite) -> dict[str, tuple[list[float], list[float]]]:
+    if len(curve.rounds) < 2:
+        return {}  # a point is no curve
     traces = {"return": ([float(mark) for mark in curve.rounds], curve.returns.mean(axis=1).tolist())}
     if curve.records and curve.records[-1].groups:
         numbers = [float(record.round) for record in curve.records]

@@ -1,4 +1,4 @@
-"""The MiniGrid clients of the bench: one for each level and planted order of the actions."""
+"""The MiniGrid clients of the bench: several for each level, which draw layouts of their own."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ class GridSuite:
     """The suite of a MiniGrid cell; see :class:`steelyard.fed.gadaphead.deep.Suite`."""
 
     def __init__(self, cell: CellInput) -> None:
-        self.tasks = grid_tasks([str(level) for level in cell.data["levels"]], int(cell.data["groups"]))
-        self.names = tuple(task.name for task in self.tasks)
-        self.planted: Ints = np.array([task.group for task in self.tasks])
+        levels, copies = [str(level) for level in cell.data["levels"]], int(cell.data["copies"])
+        self.tasks = tuple(task for task in grid_tasks(levels, groups=1) for _ in range(copies))
+        self.names = tuple(f"{level} {copy + 1}" for level in levels for copy in range(copies))
+        self.planted: Ints = np.repeat(np.arange(len(levels)), copies)
         self.settings = DqnSettings(steps=int(cell.params["steps"]))
         self.episodes = int(cell.params["episodes"])
 

@@ -49,7 +49,7 @@ DECISIONS = (
         alternatives=("sattler: bipartition", "another threshold"), knob="linkage",
     ),
     Decision(
-        id="d9", what="How often groups change", chosen="clustered every round, a client moves when it persists for two",
+        id="d9", what="How often groups change", chosen="every round, a client moves once two in a row say so",
         source=Source.RECON, why="a client that hops gets another prototype each time",
         alternatives=("every R rounds", "no hysteresis: 1"), knob="hysteresis",
     ),

@@ -151,18 +151,18 @@ def fit_clients(batches: Sequence[Transitions], discount: float = DISCOUNT, ridg
             batch.features, batch.rewards, batch.following, gamma=discount, ridge=ridge, sigma=sigma
         )
 
+    def split(batch: Transitions) -> float:
+        first, second = (head(Transitions(*(part[start::2] for part in batch))) for start in (0, 1))
+        return head_variance_split(first, second, metric)
+
     variances = {
         "refit": np.array([refit(batch, metric) for batch in batches]),
         "weights": np.array([refit(batch, None) for batch in batches]),
-        "split": np.array([head_variance_split(*(head(half) for half in _halves(b)), metric) for b in batches]),
+        "split": np.array([split(batch) for batch in batches]),
         "iterates": np.array([head_variance_iterates([head(part) for part in _growing(b)], metric) for b in batches]),
     }
     counts = np.array([len(batch.rewards) for batch in batches])
     return Fits(np.array([head(batch) for batch in batches]), variances, metric, counts)
-
-
-def _halves(batch: Transitions) -> list[Transitions]:
-    return [Transitions(*(part[start::2] for part in batch)) for start in (0, 1)]
 
 
 def _growing(batch: Transitions) -> list[Transitions]:

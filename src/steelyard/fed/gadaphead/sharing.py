@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from steelyard.fed.gadaphead.grouping import group_clients
+from steelyard.fed.gadaphead.grouping import Linkage, group_clients
 from steelyard.fed.gadaphead.linear import Fits, Floats, Ints
 from steelyard.fed.gadaphead.mixing import head_prototypes, mix_heads
 
@@ -23,9 +23,7 @@ class Shared(NamedTuple):
     groups: Ints
 
 
-def labels_of(
-    heads: Floats, threshold: float = LINEAR_THRESHOLD, linkage: Literal["average", "sattler"] = "average"
-) -> Ints:
+def labels_of(heads: Floats, threshold: float = LINEAR_THRESHOLD, linkage: Linkage = "average") -> Ints:
     """Return the group of every client by the cosine of the heads, shape (N,)."""
     return np.asarray(group_clients(heads, threshold=threshold, linkage=linkage).labels)
 

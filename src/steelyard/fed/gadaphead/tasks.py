@@ -7,8 +7,8 @@ import numpy as np
 from steelyard.contracts import Arrays, Task
 
 LINEAR_SIZES = (60, 150, 400, 1500)
-LEVELS = ("doorkey5", "lavagap5", "crossing", "unlock")
-GRID_GROUPS = 2
+LEVELS = ("doorkey5", "lavagap5", "fetch5", "gotodoor5")
+"""Levels that a client alone can learn in the time there is: in others tried on tuning streams nobody learns at all."""
 _MADE = "made up: a random walk on a grid whose values are linear in known features"
 
 
@@ -18,8 +18,8 @@ def linear(transitions: int) -> Arrays:
 
 
 def minigrid() -> Arrays:
-    """Return the levels, each played by one client of every planted group."""
-    return {"levels": np.array(LEVELS), "groups": np.array(GRID_GROUPS)}
+    """Return the levels, each played by two clients that are a planted group."""
+    return {"levels": np.array(LEVELS), "copies": np.array(2)}
 
 
 def _linear_task(transitions: int) -> Task:
@@ -29,5 +29,5 @@ def _linear_task(transitions: int) -> Task:
 
 TASKS = (
     *(_linear_task(size) for size in LINEAR_SIZES),
-    Task("minigrid", "MiniGrid, 8 clients: 4 levels, actions in 2 orders", minigrid, "MiniGrid 3, Apache-2.0"),
+    Task("minigrid", "MiniGrid, 8 clients: two on each of 4 levels", minigrid, "MiniGrid 3, Apache-2.0"),
 )
