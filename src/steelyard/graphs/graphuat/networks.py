@@ -163,13 +163,21 @@ class SparseGCN(nn.Module):
         """As :meth:`represent`, on a prepared adjacency; with dropout drawn from the generator where one is given."""
         h = x
         for weight, bias in list(zip(self.weights, self.biases, strict=True))[:-1]:
-            product = h @ weight if h.layout == torch.strided else torch.sparse.mm(h, weight)
-            h = torch.relu(propagate(adjacency, product) + bias)
+            h = torch.relu(_convolve(adjacency, h, weight) + bias)
             if dropout is not None and self.dropout:
                 kept = torch.rand(h.shape, generator=dropout) >= self.dropout
                 h = h * kept.to(h) / (1.0 - self.dropout)
         h = propagate(adjacency, h)
         return h, h @ self.weights[-1] + self.biases[-1]
+
+
+def _convolve(adjacency: Adjacency, h: Tensor, weight: Tensor) -> Tensor:
+    """``A h W``: propagated on its narrower side."""
+    if h.layout != torch.strided:
+        return propagate(adjacency, torch.sparse.mm(h, weight))
+    if h.shape[-1] < weight.shape[1]:
+        return propagate(adjacency, h) @ weight
+    return propagate(adjacency, h @ weight)
 
 
 def check_sizes(features: int = 1, classes: int = 1, *, hidden: int, layers: int, dropout: float) -> None:
