@@ -21,7 +21,7 @@ Scope = Literal["all", "group"]
 def average(arrays: Mapping[int, Array], weights: Mapping[int, float]) -> Array:
     """Return the weighted mean of arrays of one shape, summed by ascending client; equal weights if all are 0.
 
-    Equal arrays, and a single one, come out bit for bit. Integers are rounded back to theirs.
+    Equal arrays come out unchanged, and a single one bit for bit. Integers are rounded back to theirs.
     """
     clients = sorted(arrays)
     total = sum(weights[client] for client in clients)
@@ -202,9 +202,10 @@ class GAdapHead(SharedTrunk):
         mixed, lam, mismatch = self.mixing.mix(round, self._heads, self.groups, self._moments, ages)
         self.lam = {client: lam[client] for client in reported}
         self.mismatch = {client: mismatch[client] for client in reported}
+        before = dict(self.sent)
         super().aggregate(round, updates)
         if self.trunk == "group":
-            self._share_within_groups(updates)
+            self._share_within_groups(updates, before)
         for client in reported:
             self.sent[client] = Broadcast(self.sent[client].trunk, mixed[client])
         return dict(self.sent)
@@ -218,14 +219,15 @@ class GAdapHead(SharedTrunk):
             raise InputError(f"client {client} sent no update and is not known: call begin with what it started from")
         return update.head - self.sent[client].head
 
-    def _share_within_groups(self, updates: Mapping[int, ClientUpdate]) -> None:
+    def _share_within_groups(self, updates: Mapping[int, ClientUpdate], before: Mapping[int, Broadcast]) -> None:
+        """Replace the trunk of each client that has a group by its group's; it stays if nobody of it reported."""
         for label in sorted(set(self.groups.values())):
-            own = {client: update for client, update in updates.items() if self.groups[client] == label}
-            if own:
-                trunk = average_trunk(own)
-                for client, group in self.groups.items():
-                    if group == label:
-                        self.sent[client] = Broadcast(trunk, self.sent[client].head)
+            members = [client for client, group in self.groups.items() if group == label]
+            own = {client: updates[client] for client in members if client in updates}
+            trunk = average_trunk(own) if own else None
+            for client in members:
+                kept = before[client].trunk if trunk is None else trunk
+                self.sent[client] = Broadcast(kept, self.sent[client].head)
 
     def state_dict(self) -> dict[str, Array]:
         """Return all that it remembers, as arrays by name."""
