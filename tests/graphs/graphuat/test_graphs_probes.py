@@ -3,17 +3,15 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import nn
 
 from steelyard.graphs.graph import Graph
 from steelyard.graphs.graphuat.attribution import edge_deletion_scores, feature_scores
-from steelyard.graphs.graphuat.core import Uncertainty, fit_coverage
-from steelyard.graphs.graphuat.models import TeacherEntropy, message_hops, uses_weights
+from steelyard.graphs.graphuat.core import fit_coverage
+from steelyard.graphs.graphuat.models import TeacherEntropy
 from steelyard.graphs.graphuat.networks import SparseGCN
 from steelyard.graphs.graphuat.prober import NodeProber
-from steelyard.graphs.graphuat.probes import View, candidate_pairs, chunks, join, neighbour_mean, read, slopes
+from steelyard.graphs.graphuat.probes import neighbour_mean
 from steelyard.graphs.graphuat.student import GraphUATStudent
 from steelyard.graphs.graphuat.teachers import build_teacher
 from steelyard.graphs.sampling import NeighbourSampler
@@ -128,10 +126,9 @@ def test_integrated_gradients_add_up_to_the_fall_from_zero_features():
 
 
 def prober(model, graph, **changes):
-    given_ = {
-        "depth": 2, "hops": 1, "fanout": None, "max_edges": 32, "feature_method": "gradient", "threshold": 1e-3, "seed": 0,
-    } | changes  # fmt: skip
-    return NodeProber(model, graph.x, NeighbourSampler(graph.edge_index.numpy(), graph.num_nodes), **given_)
+    plain = {"depth": 2, "hops": 1, "fanout": None, "max_edges": 32, "feature_method": "gradient", "threshold": 1e-3}
+    sampler = NeighbourSampler(graph.edge_index.numpy(), graph.num_nodes)
+    return NodeProber(model, graph.x, sampler, seed=0, **(plain | changes))
 
 
 def test_feature_and_structure_scores_are_the_falls_of_the_edits():

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from steelyard.errors import InputError, did_you_mean
 from steelyard.graphs.graph import Graph, check_graph
 from steelyard.graphs.graphuat.core import SOURCES, dominant_source, logit_entropy, source_shares, standardise
+from steelyard.graphs.graphuat.evidence import CoverageEvidence
 from steelyard.graphs.graphuat.explanation import NodeAttribution, UncertaintyAttribution
 from steelyard.graphs.graphuat.models import TeacherEntropy, message_hops
 from steelyard.graphs.graphuat.prober import NodeProber, ProbeResult
@@ -34,7 +35,6 @@ REFERENCE_NODES = 64
 """Confident validation nodes that the z-scores are taken against, unless the caller names others."""
 AGREEMENT = 0.9
 """Below this share of equal classes of student and teacher an attribution is not about the teacher: a warning."""
-_WALK_STEPS, _RESTART = 10, 0.1
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ class Attributor:
         self._prober = _prober(model, self.graph, self.settings)
         self._reference = _reference(reference, self.graph, self.teacher_entropy, self.settings.seed)
         self._reference_scores: Tensor | None = None
-        self._evidence: list[dict[str, float | int | None]] | None = None
+        self._evidence: CoverageEvidence | None = None
 
     def attribute(self, node_idx: Any, *, progress: Progress | None = None) -> UncertaintyAttribution:
         """Return the attributions of some nodes; see :func:`attribute_uncertainty`."""
@@ -231,7 +231,15 @@ class Attributor:
             features=result.features,
             edges_left_out=result.left_out,
             isolated=result.isolated,
+            evidence=self._behind(node),
         )
+
+    def _behind(self, node: int) -> dict[str, float | int | None]:
+        if self._reading is None or self.student is None or "coverage" not in self.probes:
+            return {}
+        if self._evidence is None:
+            self._evidence = CoverageEvidence(self.student, self.graph)
+        return self._evidence.of(node)
 
     def _told(self) -> dict[str, Any]:
         return {

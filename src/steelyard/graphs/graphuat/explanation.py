@@ -35,7 +35,8 @@ class NodeAttribution:
         features: (index, attribution) of the node's features with a nonzero one, largest first.
         edges_left_out: Edges that were not tested, since the node has more than ``max_edges``.
         isolated: The node has no edge that reaches it; its structure score is 0 by definition.
-        evidence: What stands behind coverage: the nearest labelled node, its distance, the labels' PageRank mass.
+        evidence: What stands behind coverage: ``nearest_labelled``, ``distance`` and ``label_mass`` (see
+            :class:`~steelyard.graphs.graphuat.evidence.CoverageEvidence`).
     """
 
     node: int

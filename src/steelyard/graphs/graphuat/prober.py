@@ -137,9 +137,10 @@ class NodeProber:
             return self.sampler.subgraph(node, self.depth)
         columns = self.sampler.incoming(node)[1]
         if len(columns) > self.max_edges:
+            screened = columns
             if len(columns) > SCREENED * self.max_edges:
-                columns = np.sort(draw.choice(columns, SCREENED * self.max_edges, replace=False))
-            graph = self.sampler.subgraph(node, self.depth, self.fanout, draw, keep=columns)
+                screened = draw.choice(columns, SCREENED * self.max_edges, replace=False)
+            graph = self.sampler.subgraph(node, self.depth, self.fanout, draw, keep=screened)
             best = strongest(candidate_pairs(graph), slopes(self.model, self.x, [View(graph)])[0], self.max_edges)
             ids = graph.edge_ids[np.concatenate(best.edges)]
             columns = columns[np.isin(columns, ids)]

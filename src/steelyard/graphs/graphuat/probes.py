@@ -181,11 +181,15 @@ class Pairs:
 def candidate_pairs(graph: Subgraph, hops: int = 1) -> Pairs:
     """Return the pairs that the neighbourhood's node takes part in and, with ``hops=2``, those of its neighbours too.
 
-    Sorted: the node's own first, then by the numbers of both ends.
+    Sorted: the node's own first, then by the numbers of both ends. An edge that was drawn to stand for others of the
+    node's own is none of them: those that the rule for large degrees chose stand for themselves.
     """
     inside = {graph.center}
-    real = np.flatnonzero((graph.edge_ids >= 0) & (graph.edge_index[0] != graph.edge_index[1]))
-    source, target = graph.edge_index[:, real]
+    source, target = graph.edge_index
+    drawn = source[(target == graph.center) & (graph.weight > graph.unit * (1 + 1e-9))]
+    of_drawn = ((source == graph.center) & np.isin(target, drawn)) | ((target == graph.center) & np.isin(source, drawn))
+    real = np.flatnonzero((graph.edge_ids >= 0) & (source != target) & ~of_drawn)
+    source, target = source[real], target[real]
     for _ in range(hops - 1):
         inside |= set(source[np.isin(target, list(inside))].tolist())
     near = np.isin(source, list(inside)) | np.isin(target, list(inside))
