@@ -12,11 +12,12 @@ from torch import nn
 from torch.nn import functional
 from torch_geometric.data import HeteroData
 
-from steelyard.errors import InputError
-from steelyard.graphs.graph import Graph
+from steelyard.errors import DataMissingError, InputError
+from steelyard.graphs.graph import Graph, load_graph
 from steelyard.graphs.graphuat import core
 from steelyard.graphs.graphuat.networks import SparseGCN
 from steelyard.graphs.graphuat.student import AgreementWarning, GraphUATStudent
+from steelyard.graphs.graphuat.teachers import build_teacher, train_teacher
 from steelyard.rng import torch_generator
 
 CLASSES = 3
@@ -467,3 +468,28 @@ def test_a_file_that_is_none(tmp_path):
         GraphUATStudent.load(tmp_path / "cut", a_teacher())
     with pytest.raises(InputError, match="cannot be read"):
         GraphUATStudent.load(tmp_path / "absent", a_teacher())
+
+
+@pytest.mark.acceptance
+def test_a_student_of_a_torch_geometric_teacher_on_cora():
+    try:
+        cora = load_graph("cora")
+    except DataMissingError as error:
+        pytest.skip(str(error))
+    assert (cora.num_nodes, cora.num_edges, cora.num_classes, int(cora.train_mask.sum())) == (2708, 10556, 7, 140)
+    teacher = train_teacher(build_teacher("gcn", 1433, 7, seed=2), cora, seed=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        student = GraphUATStudent(teacher, seed=2).fit(cora)
+    assert student.agreement(cora) > 0.97
+    assert student.final_loss < 0.01
+    found = student.uncertainty(cora)
+    assert float(found.epistemic[cora.train_mask].mean()) < 0.7 * float(found.epistemic[cora.test_mask].mean())
+    reference = SparseGCN(1433, 7)
+    reference.load_state_dict(
+        {"weights.0": teacher.convs[0].lin.weight.T, "weights.1": teacher.convs[1].lin.weight.T}
+        | {f"biases.{i}": teacher.convs[i].bias for i in range(2)}
+    )
+    with torch.no_grad():
+        gap = reference(cora.x, cora.edge_index) - teacher(cora.x, cora.edge_index)
+    assert float(gap.abs().max()) < 1e-5
