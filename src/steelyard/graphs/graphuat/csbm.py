@@ -23,10 +23,10 @@ def generate_csbm(
     classes: int = 4,
     degree: float = 4.0,
     homophily: float = 0.85,
-    words: int = 400,
+    words: int = 600,
     topic_words: int = 60,
     words_per_node: float = 18.0,
-    topic_share: float = 0.35,
+    topic_share: float = 0.4,
     train_per_class: int = 20,
     val: int = 200,
 ) -> Arrays:

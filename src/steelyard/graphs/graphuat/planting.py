@@ -13,12 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.errors import InputError
+from steelyard.graphs.graphuat.core import SOURCES
 
 Arrays = dict[str, NDArray[Any]]
 Nodes = NDArray[np.int64]
-
-SOURCES = ("feature", "structure", "coverage")
-"""What can be planted, in the order of the probes."""
 
 GROUPS = (*SOURCES, "clean")
 
