@@ -34,13 +34,23 @@ GRIDS: dict[str, list[dict[str, Any]]] = {
 }
 
 
+def cell_of(task: str, arm: str, config: dict[str, Any], seed: int) -> CellInput:
+    """Return the cell of one setting on one tuning seed."""
+    spec = bench.BENCH
+    return CellInput(
+        task, arm, {**spec.arm(arm).config, **config}, spec.profiles["full"].params, {}, seed, spec.task(task).load(),
+        root="tuning",
+    )  # fmt: skip
+
+
+def suite_of(task: str) -> deep.Suite:
+    """Return the tasks of a suite."""
+    return deep.SUITES[task](cell_of(task, "local", {}, 0))
+
+
 def measured(task: str, arm: str, config: dict[str, Any], seed: int) -> deep.Curve:
     """Return the greedy returns of one setting on one tuning seed."""
-    spec = bench.BENCH
-    params = spec.profiles["full"].params
-    cell = CellInput(
-        task, arm, {**spec.arm(arm).config, **config}, params, {}, seed, spec.task(task).load(), root="tuning"
-    )
+    cell = cell_of(task, arm, config, seed)
     suite = deep.SUITES[task](cell)
     return deep.centralised(cell, suite) if arm == "centralised" else deep.federated(cell, suite)
 
@@ -77,11 +87,12 @@ def main() -> None:
 
 
 def reference(task: str, seeds: range) -> list[float]:
-    """Return what long training alone reaches at its best on each client's task, mean of seeds."""
+    """Return what long training alone reached at best on each client's task, over seeds and clients of one task."""
     curves = [measured(task, "local_long", {}, seed) for seed in seeds]
-    best = np.mean([curve.returns.max(axis=0) for curve in curves], axis=0)
-    print(task, "reference", best.round(3).tolist(), flush=True)
-    return [round(float(value), 4) for value in best]
+    best = np.max([curve.returns.max(axis=0) for curve in curves], axis=0)
+    kinds = suite_of(task).kinds
+    print(task, "reference of each client", best.round(3).tolist(), flush=True)
+    return [round(float(best[kinds == kind].max()), 4) for kind in kinds]
 
 
 if __name__ == "__main__":

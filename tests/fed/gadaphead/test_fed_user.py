@@ -7,6 +7,7 @@ from steelyard.contracts import CellInput
 from steelyard.data import read_table
 from steelyard.errors import InputError
 from steelyard.fed.gadaphead import arms, bench, user
+from steelyard.fed.gadaphead.rounds import ClientUpdate
 from steelyard.rng import generator
 
 
@@ -103,3 +104,38 @@ def test_too_many_features_are_refused(monkeypatch):
     monkeypatch.setattr(user, "_MOST_FEATURES", 1)
     with pytest.raises(InputError, match="2 features"):
         user.client_arrays(read_table(table()), user.Options(client="ward", target="days"))
+
+
+def _walkers(targets):
+    """Return clients that walk towards heads of their own under noise."""
+
+    def walker(target):
+        def train(trunk, head, round, draws):
+            after = head + 0.5 * (target - head) + 0.4 * draws.normal(size=head.shape)
+            return ClientUpdate(trunk, after, None, 0.16 * len(head), 1)
+
+        return train
+
+    return [walker(target) for target in targets]
+
+
+def test_learners_of_ones_own_are_weighed():
+    targets = np.repeat(3.0 * generator("test", "gadaphead/walkers", 0).normal(size=(2, 6)), 3, axis=0)
+    found = user.weigh_clients(
+        lambda: _walkers(targets),
+        ({}, np.zeros(6)),
+        lambda number, client, sent: float(((sent.head - targets[number]) ** 2).sum()),
+        rounds=12,
+        seeds=3,
+    )
+    assert {name: values.shape for name, values in found.items()} == dict.fromkeys(found, (3, 6))
+    assert found["gadaphead"].mean() < found["local"].mean() < found["fedavg"].mean()
+    np.testing.assert_array_equal(found["fedper"], found["local"])  # there is no trunk to share
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"), [({"arms": ("fedpr",)}, "Did you mean 'fedper'"), ({"seeds": 0}, "seeds")]
+)
+def test_wrong_settings_of_a_weighing_are_named(settings, named):
+    with pytest.raises(InputError, match=named):
+        user.weigh_clients(lambda: _walkers(np.ones((2, 3))), ({}, np.zeros(3)), lambda *_: 0.0, rounds=1, **settings)

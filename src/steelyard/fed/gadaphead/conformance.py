@@ -168,7 +168,7 @@ def _bad_inputs() -> tuple[BadInput, ...]:
         ("an update that is not finite", lambda: group_clients(broken), "client 2"),
         ("updates of two shapes", lambda: group_clients([np.ones(2), np.ones(3)]), "client 1"),
         ("a negative variance", lambda: mix_heads(heads, groups, np.full(_CLIENTS, -1.0)), "variance"),
-        ("a variance too few", lambda: mix_heads(heads, groups, np.ones(2)), "variance"),
+        ("a head that is not finite", lambda: mix_heads(broken, groups, np.ones(_CLIENTS)), "client 2"),
         ("a negative variance of a head", lambda: optimal_sharing_strength(-1.0, 1.0, 1.0), "V_i"),
         ("a negative warm-up", lambda: AdaptiveMix(warmup=-1), "warmup"),
         ("a strength above 1", lambda: AdaptiveMix(strength=1.5), "strength"),

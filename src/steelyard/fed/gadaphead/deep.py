@@ -48,10 +48,17 @@ class Central(Protocol):
 
 
 class Suite(Protocol):
-    """The tasks of one kind, a client each."""
+    """The tasks of one kind, a client each.
+
+    Attributes:
+        names: Of the clients.
+        planted: Which of them can share, shape (N,).
+        kinds: Number of each client's task, shape (N,); clients of one task have one reference.
+    """
 
     names: tuple[str, ...]
     planted: Ints
+    kinds: Ints
 
     def clients(self, **changes: Any) -> Sequence[Any]:
         """Return fresh clients; ``changes`` are settings that differ from the suite's."""
@@ -110,15 +117,9 @@ def _pictures(cell: CellInput, curve: Curve, suite: Suite) -> tuple[Diagram, ...
     return (sharing_diagram(suite.names, groups, strength, suite.planted, f"sharing_{cell.task}"),)
 
 
-def strategy_of(cell: CellInput) -> Any:
-    """Return what the server does in the cell's arm.
-
-    Raises:
-        InputError: An arm that does not train in rounds.
-    """
-    chosen = {name: cell.config[name] for name in _STRATEGY if name in cell.config}
-    threshold = float(chosen.pop("threshold", 1.0))
-    made: dict[str, Callable[[], Any]] = {
+def strategies(threshold: float = 1.0, **mixing: Any) -> dict[str, Callable[[], Any]]:
+    """Return what the server does, by arm; ``mixing`` holds settings of `AdaptiveMix`."""
+    return {
         "local": Local,
         "local_long": Local,
         "fedavg": FedAvg,
@@ -126,8 +127,17 @@ def strategy_of(cell: CellInput) -> Any:
         "fedper": SharedTrunk,
         "fedrep": SharedTrunk,
         "clustered": lambda: Clustered(UpdateCosine(threshold)),
-        METHOD: lambda: GAdapHead(UpdateCosine(threshold), AdaptiveMix(**chosen)),
+        METHOD: lambda: GAdapHead(UpdateCosine(threshold), AdaptiveMix(**mixing)),
     }
+
+
+def strategy_of(cell: CellInput) -> Any:
+    """Return what the server does in the cell's arm.
+
+    Raises:
+        InputError: An arm that does not train in rounds.
+    """
+    made = strategies(**{name: cell.config[name] for name in _STRATEGY if name in cell.config})
     if cell.arm not in made:
         raise InputError(f"arm '{cell.arm}' is not measured on task '{cell.task}'")
     return made[cell.arm]()

@@ -23,6 +23,7 @@ class GridSuite:
         self.tasks = tuple(task for task in grid_tasks(levels, groups=1) for _ in range(copies))
         self.names = tuple(f"{level} {copy + 1}" for level in levels for copy in range(copies))
         self.planted: Ints = np.repeat(np.arange(len(levels)), copies)
+        self.kinds = self.planted
         self.settings = DqnSettings(steps=int(cell.params["steps"]))
         self.episodes = int(cell.params["episodes"])
 

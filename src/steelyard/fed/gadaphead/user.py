@@ -1,11 +1,14 @@
 """The user's own data: a table with a column of clients and a target; every client fits a linear head of its own.
 
+Learners of one's own, which are callables and no table, are weighed from Python by :func:`weigh_clients`.
+
 Half of each client's rows, drawn anew for each seed, fit its head; the other half judge it. Features are standardised
 over the whole table without the target, and a constant joins them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,9 +18,11 @@ from steelyard import data as tables
 from steelyard.card import Frozen
 from steelyard.contracts import CellInput, Measured, Task
 from steelyard.data.table import Table
-from steelyard.errors import InputError
+from steelyard.errors import InputError, did_you_mean
 from steelyard.fed.gadaphead.cells import Clients, run_shared
+from steelyard.fed.gadaphead.deep import strategies
 from steelyard.fed.gadaphead.linear import Floats, Ints, Transitions, fit_clients
+from steelyard.fed.gadaphead.rounds import Broadcast, Client, federated_rounds
 from steelyard.fed.gadaphead.sharing import LINEAR_THRESHOLD
 
 TASK = "user"
@@ -116,6 +121,50 @@ def clients_of(cell: CellInput) -> Clients:
 
     fits = fit_clients(fitted, discount=0.0, ridge=Options(**cell.options).ridge)
     return Clients(fits, errors, None, tuple(str(name) for name in cell.data["names"]))
+
+
+def weigh_clients(
+    make_clients: Callable[[], Sequence[Client]],
+    initial: Broadcast | tuple[Any, Any],
+    evaluate: Callable[[int, Client, Broadcast], float],
+    *,
+    rounds: int = 20,
+    seeds: int = 6,
+    arms: Sequence[str] = ("local", "fedavg", "fedper", "clustered", "gadaphead"),
+    threshold: float = 1.0,
+) -> dict[str, Floats]:
+    """Train learners of one's own under several ways to share, and judge every client in each.
+
+    Args:
+        make_clients: Returns fresh clients of :func:`federated_rounds`, one a task.
+        initial: Trunk and head that all start from.
+        evaluate: From a client's number, the client, and what the server sent it last, to a number of yours.
+        rounds: Of each training.
+        seeds: How many trainings an arm; arms share their streams, so differences of one seed pair.
+        arms: Ways to share; "local", "fedavg", "fedper", "clustered" and "gadaphead" are known.
+        threshold: Of the groups.
+
+    Returns:
+        By arm, the values of all clients, shape (seeds, N).
+
+    Raises:
+        InputError: An unknown arm, no seed, or whatever `federated_rounds` refuses.
+    """
+    made = strategies(threshold)
+    for arm in arms:
+        if arm not in made:
+            raise InputError(f"arms: '{arm}' is not known; there are {', '.join(made)}.{did_you_mean(arm, made)}")
+    if seeds < 1:
+        raise InputError(f"seeds must be at least 1, got {seeds}")
+    found: dict[str, Floats] = {}
+    for arm in arms:
+        values = []
+        for seed in range(seeds):
+            clients = make_clients()
+            sent = federated_rounds(clients, rounds, made[arm](), seed, initial=initial).final
+            values.append([evaluate(number, client, sent[number]) for number, client in enumerate(clients)])
+        found[arm] = np.array(values, dtype=np.float64)
+    return found
 
 
 def run(cell: CellInput) -> Measured:

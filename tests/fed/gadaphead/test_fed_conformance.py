@@ -1,0 +1,54 @@
+"""Impostors that are no dummies: rules that share well in one regime must not pass for an adaptive one."""
+
+import numpy as np
+import pytest
+
+from steelyard.fed.gadaphead import sharing
+from steelyard.fed.gadaphead.conformance import CONFORMANCE, acceptance, adaptive
+from steelyard.fed.gadaphead.sharing import Shared
+
+
+def _scaled(factor):
+    """Return the rule with variances that are wrong by a factor."""
+
+    def share(fits, draws):
+        variances = {"refit": factor * fits.variances["refit"]}
+        return sharing.adaptive(fits._replace(variances=variances), sharing.labels_of(fits.heads))
+
+    return share
+
+
+@pytest.mark.parametrize(
+    ("share", "said"),
+    [
+        (lambda fits, draws: sharing.group_mean(fits, sharing.labels_of(fits.heads)), "1500 transitions: .* own head"),
+        (lambda fits, draws: sharing.adaptive(fits, np.zeros(12, dtype=int)), "random groups"),
+        (lambda fits, draws: sharing.adaptive(fits, sharing.labels_of(fits.heads, 0.05)), "own head|random groups"),
+        (_scaled(5.0), "random groups|own head"),
+        (_scaled(0.05), "random groups|own head"),
+        (lambda fits, draws: Shared(fits.heads * 0, np.ones(12), sharing.labels_of(fits.heads)), "own head"),
+    ],
+)
+def test_rules_that_do_not_adapt_are_found_out(share, said):
+    with pytest.raises(AssertionError, match=said):
+        acceptance(share)
+
+
+def test_a_rule_that_shares_with_strangers_is_found_out():
+    """It is right where there are groups, and where there are none it pulls everyone to one mean."""
+
+    def share(fits, draws):
+        groups = sharing.labels_of(fits.heads)
+        if len(np.unique(groups)) > 6:
+            return sharing.at_strength(fits, np.zeros_like(groups), 0.5)
+        return adaptive(fits, draws)
+
+    with pytest.raises(AssertionError, match="without groups"):
+        acceptance(share)
+
+
+def test_probes_are_deterministic():
+    first, again = CONFORMANCE.run(0, "float32"), CONFORMANCE.run(0, "float32")
+    np.testing.assert_array_equal(first["heads"], again["heads"])
+    assert first["heads"].dtype == np.float32
+    assert len(np.unique(first["labels"])) == 2
