@@ -18,6 +18,41 @@ from steelyard.models.paths import printable
 
 _DEFAULT = 10  # nodes that are looked at when none is named
 
+DataOption = Annotated[
+    str,
+    typer.Option(
+        "--data", metavar="GRAPH", help="A .npz file, a CSV of edges, a folder of both, or a known name (cora)."
+    ),
+]
+FeaturesOption = Annotated[
+    Path | None, typer.Option("--features", metavar="CSV", help="Features of the nodes, beside a CSV of edges.")
+]
+ModelOption = Annotated[
+    Path | None,
+    typer.Option("--model", metavar="FILE", help="PyG GCN, GAT or GraphSAGE, .safetensors. Default: train a GCN."),
+]
+NodesOption = Annotated[
+    str | None, typer.Option("--nodes", metavar="LIST", help="Nodes by number, or name in a CSV: 10,42.")
+]
+MostOption = Annotated[
+    int | None, typer.Option("--most-uncertain", min=1, help="So many nodes that the model is least sure of.")
+]
+FanoutOption = Annotated[
+    str, typer.Option("--fanout", help="Neighbours drawn per hop: 32,16; or all (exact, slow on large graphs).")
+]
+EdgesOption = Annotated[int, typer.Option("--max-edges", min=1, help="Edges of a node that are tested at most.")]
+RemoveOption = Annotated[
+    int, typer.Option("--remove", min=0, help="Edges removed for the check on the model itself; 0: no check.")
+]
+SplitOption = Annotated[int, typer.Option("--split", min=0, help="Which split, of a graph with several.")]
+SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Of training and of the draws.")]
+SaveOption = Annotated[
+    Path | None, typer.Option("--save-model", metavar="FILE", help="Keep the GCN that was trained here.")
+]
+PageOption = Annotated[
+    Path | None, typer.Option("--html", metavar="FILE", help="Write a page with a picture per node.")
+]
+
 app = typer.Typer(no_args_is_help=True, help="Why a graph network is unsure of a node: features, neighbours, labels.")
 
 
@@ -28,40 +63,18 @@ def _quiet() -> None:
 
 
 def attribute(
-    data: Annotated[
-        str,
-        typer.Option(
-            "--data", metavar="GRAPH", help="A .npz file, a CSV of edges, a folder of both, or a known name (cora)."
-        ),
-    ],
-    features: Annotated[
-        Path | None, typer.Option("--features", metavar="CSV", help="Features of the nodes, beside a CSV of edges.")
-    ] = None,
-    model: Annotated[
-        Path | None,
-        typer.Option("--model", metavar="FILE", help="PyG GCN, GAT or GraphSAGE, .safetensors. Default: train a GCN."),
-    ] = None,
-    nodes: Annotated[
-        str | None, typer.Option("--nodes", metavar="LIST", help="Nodes by number, or name in a CSV: 10,42.")
-    ] = None,
-    most_uncertain: Annotated[
-        int | None, typer.Option("--most-uncertain", min=1, help="So many nodes that the model is least sure of.")
-    ] = None,
-    fanout: Annotated[
-        str, typer.Option("--fanout", help="Neighbours drawn per hop: 32,16; or all (exact, slow on large graphs).")
-    ] = "32,16",
-    max_edges: Annotated[int, typer.Option("--max-edges", min=1, help="Edges of a node that are tested at most.")] = 32,
-    remove: Annotated[
-        int, typer.Option("--remove", min=0, help="Edges removed for the check on the model itself; 0: no check.")
-    ] = 3,
-    split: Annotated[int, typer.Option("--split", min=0, help="Which split, of a graph with several.")] = 0,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of training and of the draws.")] = 0,
-    save_model: Annotated[
-        Path | None, typer.Option("--save-model", metavar="FILE", help="Keep the GCN that was trained here.")
-    ] = None,
-    html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Write a page with a picture per node.")
-    ] = None,
+    data: DataOption,
+    features: FeaturesOption = None,
+    model: ModelOption = None,
+    nodes: NodesOption = None,
+    most_uncertain: MostOption = None,
+    fanout: FanoutOption = "32,16",
+    max_edges: EdgesOption = 32,
+    remove: RemoveOption = 3,
+    split: SplitOption = 0,
+    seed: SeedOption = 0,
+    save_model: SaveOption = None,
+    html: PageOption = None,
     json: JsonOption = False,
 ) -> None:
     """Say of each node whether its features, its neighbours or thin labels make the model unsure, and check it.
