@@ -98,10 +98,14 @@ class Federation:
         )
 
     def kill_node(self, client: int) -> None:
-        """Kill -9 a SuperNode alone; what it started has to notice by itself."""
+        """Kill -9 a SuperNode alone; what it started leaves by itself, or is made to."""
         process = self.processes.pop(f"node-{client}")
         process.kill()
         process.wait(30)
+        end = time.monotonic() + 30
+        while _signal_group(process, 0) and time.monotonic() < end:
+            time.sleep(0.1)
+        _signal_group(process, signal.SIGKILL)
 
     def log(self, name: str) -> str:
         path = self.folder / f"{name}.log"
@@ -123,9 +127,13 @@ class Federation:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
 
-def _signal_group(process: subprocess.Popen[bytes], number: int) -> None:
-    with suppress(ProcessLookupError):
+def _signal_group(process: subprocess.Popen[bytes], number: int) -> bool:
+    """Signal a process and what it started; False when none of them is left."""
+    try:
         os.killpg(process.pid, number)  # its own session: nobody else's processes are in it
+    except ProcessLookupError:
+        return False
+    return True
 
 
 @contextmanager
