@@ -136,7 +136,7 @@ def test_methods_that_rank_no_features_are_named():
 
 def test_the_margin_is_another_target():
     curve = removal_faithfulness(TEACHER, GRAPH, [STAR], ks=(1,), against=(), target="teacher_margin")
-    kept = torch.tensor([not {0, 2} == set(pair) for pair in GRAPH.edge_index.T.tolist()])
+    kept = torch.tensor([{0, 2} != set(pair) for pair in GRAPH.edge_index.T.tolist()])
     before, after = (
         probabilities(TEACHER, X, edges)[0].topk(2).values for edges in (GRAPH.edge_index, GRAPH.edge_index[:, kept])
     )
@@ -157,7 +157,7 @@ def test_seeds_repeat_and_the_order_of_nodes_does_not_matter():
 
 
 def test_a_whole_attribution_is_taken_and_told():
-    graph = Graph(X, GRAPH.edge_index, torch.arange(8) % 3, X[:, 0] < 9)
+    graph = Graph(X, GRAPH.edge_index, torch.arange(8) % 3, torch.arange(8) < 4)
     found = attribute_uncertainty(TEACHER, graph, [0, 4], on="teacher", probes=("feature", "structure"), fanout=None)
     told = []
     curve = removal_faithfulness(
@@ -169,7 +169,6 @@ def test_a_whole_attribution_is_taken_and_told():
     table = curve.table()
     assert "graphuat - teacher_entropy" in table
     assert "teacher's entropy" in table.splitlines()[0]
-    assert not {"teacher's entropy"} - {curve.target.replace("_", "'s ")}
     whole = json.loads(curve.to_json())
     assert whole["counts"] == [2, 2]
     assert whole["methods"]["random"]["more_than_it"][0].keys() == {"mean", "low", "high"}

@@ -17,11 +17,11 @@ from steelyard.rng import generator
 RNG = generator("test", "pyg", 0)
 Y = torch.arange(24) % 2
 X = torch.from_numpy(RNG.normal(size=(24, 6))).float() + Y[:, None]
-ENDS = torch.tensor([[i for i in range(24)] * 2, [(i + 2) % 24 for i in range(24)] + [(i + 5) % 24 for i in range(24)]])
+ENDS = torch.tensor([list(range(24)) * 2, [(i + 2) % 24 for i in range(24)] + [(i + 5) % 24 for i in range(24)]])
 MASK = torch.arange(24) < 8
 GRAPH = Graph(X, torch.cat([ENDS, ENDS.flip(0)], dim=1), Y, MASK, ~MASK, ~MASK)
 TEACHER = train_teacher(build_teacher("gcn", 6, 2, hidden=8), GRAPH, epochs=30)
-STUDENT = GraphUATStudent(TEACHER, hidden=8, epochs=60).fit(GRAPH)
+STUDENT = GraphUATStudent(TEACHER, hidden=32, epochs=300).fit(GRAPH)
 RAW = {"mode": "multiclass_classification", "task_level": "node", "return_type": "raw"}
 
 
@@ -105,7 +105,7 @@ class LogProbabilities(nn.Module):
 
 def test_log_probabilities_are_the_same_teacher():
     settings = ModelConfig(**{**RAW, "return_type": "log_probs"})
-    made = explainer(LogProbabilities(torch.log_softmax), UATExplainer(on="teacher"), model_config=settings)
+    made = explainer(LogProbabilities(torch.log_softmax).eval(), UATExplainer(on="teacher"), model_config=settings)
     found = made(X, GRAPH.edge_index, index=5)
     raw = explainer(algorithm=UATExplainer(on="teacher"))(X, GRAPH.edge_index, index=5)
     assert found.uncertainty["total"] == pytest.approx(raw.uncertainty["total"], abs=1e-6)
@@ -156,7 +156,7 @@ def test_inputs_that_are_not_supported():
     with pytest.raises(InputError, match="data has features of shape"):
         made(X[:23], GRAPH.edge_index[:, (GRAPH.edge_index < 23).all(0)], index=1)
     with pytest.raises(InputError, match="returns probabilities"):
-        explainer(LogProbabilities(torch.softmax), UATExplainer(on="teacher"))(X, GRAPH.edge_index, index=1)
+        explainer(LogProbabilities(torch.softmax).eval(), UATExplainer(on="teacher"))(X, GRAPH.edge_index, index=1)
     with pytest.raises(InputError, match="needs data"):
         UATExplainer()
     with pytest.raises(InputError, match="probes"):
@@ -196,5 +196,5 @@ def test_the_seam_is_checked():
             return True
 
     for algorithm in (Other, object):
-        with pytest.raises(UnsupportedError, match="install torch-geometric 2.8"):
+        with pytest.raises(UnsupportedError, match="install torch-geometric"):
             check_seam(algorithm)
