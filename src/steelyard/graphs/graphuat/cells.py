@@ -26,6 +26,8 @@ from steelyard.graphs.graphuat.tasks import NO_WORDS, arrays_of, as_graph, plant
 
 RANKERS = ("teacher_entropy", "entropy_gradient", "saliency", "degree", "random")
 """Baselines that run on every node."""
+WORD_RANKERS = ("entropy_gradient", "saliency", "random")
+"""Those that rank words by a rule of their own: the probes without a student rank them by the entropy's gradient."""
 FIRST_EDGES, FIRST_WORDS = 4, 20
 
 Figures = dict[str, dict[str, float]]
@@ -189,12 +191,13 @@ def firsts(work: Study, made: Planted, inside: UncertaintyAttribution) -> Figure
                  for node, words in made.words.items()]  # fmt: skip
     figures = {OURS: {"edge_precision": float(np.mean(own_edges)), "feature_precision": float(np.mean(own_words))}}
     for name in RANKERS:
-        by_node = {node: _ranked(name, scenes, node, work.seed) for node in (*made.ends, *made.words)}
-        edges = [_share(by_node[node][0], ends) for node, ends in made.ends.items()]
+        edges = [_share(_ranked(name, scenes, node, work.seed)[0], ends) for node, ends in made.ends.items()]
         figures[name] = {"edge_precision": float(np.mean(edges))}
-        if all(by_node[node][1] is not None for node in made.words):
-            words = [_share(by_node[node][1] or (), own, FIRST_WORDS) for node, own in made.words.items()]
-            figures[name]["feature_precision"] = float(np.mean(words))
+    for name in WORD_RANKERS:
+        words = [
+            _share(_ranked(name, scenes, node, work.seed)[1], own, FIRST_WORDS) for node, own in made.words.items()
+        ]
+        figures[name]["feature_precision"] = float(np.mean(words))
     return figures
 
 
@@ -202,12 +205,12 @@ def _ends(item: NodeAttribution) -> list[int]:
     return [v if u == item.node else u for u, v, _ in item.edges]
 
 
-def _ranked(name: str, scenes: Scenes, node: int, seed: int) -> tuple[list[int], list[int] | None]:
-    """Return the other ends of a node's edges and its features in a baseline's order."""
+def _ranked(name: str, scenes: Scenes, node: int, seed: int) -> tuple[list[int], list[int]]:
+    """Return the other ends of a node's edges and its features in a baseline's order; empty where it ranks none."""
     scene = scenes[node]
     found: Ranking = rank(name, scene, np.random.default_rng([seed, node]))
     ends = [] if found.edges is None else scene.pairs.nodes[found.edges, 1].tolist()
-    return ends, None if found.features is None else found.features.tolist()
+    return ends, [] if found.features is None else found.features.tolist()
 
 
 def _share(ranked: Sequence[int], planted_ones: Any, first: int = FIRST_EDGES) -> float:
