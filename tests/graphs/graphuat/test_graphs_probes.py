@@ -3,15 +3,17 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 from steelyard.graphs.graph import Graph
 from steelyard.graphs.graphuat.attribution import edge_deletion_scores, feature_scores
 from steelyard.graphs.graphuat.core import fit_coverage
-from steelyard.graphs.graphuat.models import TeacherEntropy
+from steelyard.graphs.graphuat.models import TeacherEntropy, message_hops, uses_weights
 from steelyard.graphs.graphuat.networks import SparseGCN
-from steelyard.graphs.graphuat.prober import NodeProber
-from steelyard.graphs.graphuat.probes import neighbour_mean
+from steelyard.graphs.graphuat.prober import NodeProber, row_shares
+from steelyard.graphs.graphuat.probes import View, candidate_pairs, chunks, join, neighbour_mean, read, slopes
 from steelyard.graphs.graphuat.student import GraphUATStudent
 from steelyard.graphs.graphuat.teachers import build_teacher
 from steelyard.graphs.sampling import NeighbourSampler
@@ -142,11 +144,44 @@ def test_feature_and_structure_scores_are_the_falls_of_the_edits():
                     row[index] = 0.0
             base = total(model, graph, node)
             assert result.feature == pytest.approx(base - total(model, graph, node, row=row), abs=1e-9)
-            harmful = [frozenset((u, v)) for u, v, fall in result.edges if fall > 1e-3]
-            keep = [frozenset(pair) not in harmful for pair in graph.edge_index.T.tolist()]
-            with torch.no_grad():
-                after = float(model.evaluate(graph.x, graph.edge_index[:, keep], None, None).total[node])
-            assert result.structure == pytest.approx(base - after if harmful else 0.0, abs=1e-9)
+            after = [base]
+            gone = []
+            for u, v, fall in result.edges:
+                if fall > 1e-3:
+                    gone.append({u, v})
+                    keep = [set(pair) not in gone for pair in graph.edge_index.T.tolist()]
+                    with torch.no_grad():
+                        reading = model.evaluate(graph.x, graph.edge_index[:, keep], None, None)
+                    after.append(float(reading.total[node]))
+            assert result.structure == pytest.approx(base - min(after), abs=1e-9)
+            assert result.structure >= max([0.0, *(fall for *_, fall in result.edges if fall > 1e-3)]) - 1e-9
+
+
+def test_shares_stay_shares():
+    """Rows that sum to 1: derivative and edit are those of the counts before they were divided by their sum."""
+    graph = random_graph(7)
+    counts = torch.from_numpy(np.random.default_rng(0).integers(0, 4, (NODES, FEATURES))).double()
+    counts[5] = 0
+    shares = counts / counts.sum(1, keepdim=True).clamp(min=1)
+    assert row_shares(shares)
+    assert not row_shares(counts)
+    assert not row_shares(-shares)
+    assert not row_shares(torch.eye(4))
+    graph = Graph(shares, graph.edge_index, graph.y, graph.train_mask, graph.val_mask)
+    model = a_student(graph)
+    for node in (1, 5):
+        (result,) = prober(model, graph, shares=True).probe([node], ("feature",))
+        raw = counts[node].clone().requires_grad_()
+        x = torch.cat([shares[:node], (raw / raw.sum().clamp(min=1))[None], shares[node + 1 :]])
+        model.evaluate(x, graph.edge_index, None, None).total[node].backward()
+        expected = raw.grad * counts[node]
+        dense = torch.zeros(FEATURES).double()
+        for index, score in result.features:
+            dense[index] = score
+        assert torch.allclose(dense, expected, atol=1e-9)
+        left = torch.where(expected > 0, 0.0, counts[node])
+        row = left / left.sum().clamp(min=1)
+        assert result.feature == pytest.approx(total(model, graph, node) - total(model, graph, node, row=row), abs=1e-9)
 
 
 def test_the_neighbours_mean_replaces_the_features():
@@ -159,3 +194,94 @@ def test_the_neighbours_mean_replaces_the_features():
     assert result.edges == []
     lonely = NeighbourSampler(graph.edge_index.numpy(), NODES).subgraph(NODES - 1, 2)
     assert torch.equal(neighbour_mean(graph.x, lonely), torch.zeros(FEATURES).double())
+
+
+@settings(max_examples=10)
+@given(st.integers(0, 10**6), st.integers(1, 4))
+def test_views_side_by_side_are_read_as_alone(seed, fanout):
+    """Any mixture of edits, in any number, in one union: each view's value is its own."""
+    graph = random_graph(seed, edges=60)
+    draw = np.random.default_rng(seed)
+    sampler = NeighbourSampler(graph.edge_index.numpy(), NODES)
+    model = a_student(graph)
+    views = []
+    for node in draw.choice(NODES, 5, replace=False).tolist():
+        part = sampler.subgraph(node, 2, (fanout,), np.random.default_rng(seed))
+        pairs = candidate_pairs(part)
+        views.append(View(part))
+        views += [View(part, edges) for edges in pairs.edges]
+        views.append(View(part, features=torch.from_numpy(draw.normal(size=FEATURES))))
+    together = read(model, graph.x, views)
+    alone = np.concatenate([read(model, graph.x, [view]) for view in views])
+    assert np.allclose(together, alone, atol=1e-12)
+    slope = slopes(model, graph.x, views)
+    assert np.allclose([one.total for one in slope], alone, atol=1e-12)
+    (single,) = slopes(model, graph.x, views[1:2])
+    assert torch.allclose(single.features, slope[1].features, atol=1e-12)
+    assert np.allclose(single.edges, slope[1].edges, atol=1e-12)
+
+
+def test_unions_stay_within_their_memory(monkeypatch):
+    graph = random_graph(0)
+    part = NeighbourSampler(graph.edge_index.numpy(), NODES).subgraph(0, 2)
+    monkeypatch.setattr("steelyard.graphs.graphuat.probes._FLOATS", 3 * part.num_nodes * FEATURES)
+    runs = list(chunks([View(part)] * 8, FEATURES))
+    assert [len(run) for run in runs] == [3, 3, 2]
+    assert list(chunks([], FEATURES)) == []
+    monkeypatch.setattr("steelyard.graphs.graphuat.probes._FLOATS", 1)
+    assert [len(run) for run in chunks([View(part)] * 2, FEATURES)] == [1, 1]
+
+
+def test_a_directed_edge_is_removed_in_the_directions_it_has():
+    graph = random_graph(0)
+    one_way = Graph(graph.x, graph.edge_index[:, graph.edge_index[0] < graph.edge_index[1]], graph.y, graph.train_mask)
+    model = TeacherEntropy(a_teacher("gcn"))
+    node = int(one_way.edge_index[1].max())
+    for u, v, fall in edge_deletion_scores(model, one_way, node):
+        expected = total(model, one_way, node) - total(model, one_way, node, drop=(u, v))
+        assert fall == pytest.approx(expected, abs=1e-9)
+
+
+def test_a_drawn_edge_loses_one_of_those_it_stands_for():
+    """A star of like leaves: the fall by one drawn edge, itself standing for many, is that of one edge."""
+    leaves = 30
+    spokes = np.stack([np.zeros(leaves, dtype=np.int64), np.arange(1, leaves + 1)])
+    both = np.concatenate([spokes, spokes[::-1]], axis=1)
+    x = torch.ones(leaves + 1, FEATURES).double()
+    x[0] = torch.arange(FEATURES)
+    model = TeacherEntropy(a_teacher("gcn"))
+    part = NeighbourSampler(both, leaves + 1).subgraph(0, 2, (3, 3), np.random.default_rng(0))
+    inward = np.flatnonzero(part.edge_index[1] == part.center)
+    assert part.weight[inward].tolist() == [10.0] * 3
+    pair = np.flatnonzero((part.edge_index == part.edge_index[0, inward[0]]).any(0) & (part.edge_ids >= 0))
+    graph = Graph(x, torch.from_numpy(both))
+    base, after = read(model, x, [View(part), View(part, pair)])
+    assert base == pytest.approx(total(model, graph, 0), abs=1e-9)
+    # The leaf that is drawn stands for ten: taking one edge off it leaves nine and a leaf of degree 0 where ten were.
+    union = join(model, x, [View(part, pair)])
+    into = union.edge_index[1] == union.centers[0]
+    assert sorted(union.edge_weight[into].tolist()) == [9.0, 10.0, 10.0]
+    assert abs(after - base) < 0.2
+
+
+def test_how_far_a_model_sees():
+    from torch_geometric.nn import APPNP, GCNConv
+
+    assert message_hops(SparseGCN(2, 2, layers=3)) == 3
+    assert message_hops(build_teacher("gat", 4, 3, layers=4)) == 4
+    assert message_hops(nn.Sequential(GCNConv(2, 2), APPNP(10, 0.1))) == 11
+    assert message_hops(nn.Linear(2, 2)) is None
+    assert message_hops(object()) is None
+    assert message_hops(a_student(random_graph(0))) == 2
+    assert uses_weights(a_student(random_graph(0)))
+    assert not uses_weights(TeacherEntropy(build_teacher("sage", 4, 3)))
+    assert uses_weights(object())
+
+
+def test_a_teachers_entropy_is_that_of_its_softmax():
+    graph = random_graph(0)
+    teacher = a_teacher("gcn")
+    reading = TeacherEntropy(teacher).evaluate(graph.x, graph.edge_index, nodes=torch.tensor([4, 2]))
+    p = teacher.eval()(graph.x, graph.edge_index).softmax(-1)[[4, 2]]
+    assert torch.allclose(reading.total, torch.distributions.Categorical(p).entropy())
+    assert reading.epistemic is None

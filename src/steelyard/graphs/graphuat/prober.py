@@ -74,6 +74,7 @@ class NodeProber:
         feature_method: How features are attributed and edited.
         threshold: Fall in nats from which an edge counts as harmful.
         seed: Of the draws, which depend on the node's number and on nothing else.
+        shares: Features are shares of a node's words, see :func:`row_shares`: what is left of them sums to 1 again.
     """
 
     model: UncertaintyModel
@@ -86,6 +87,7 @@ class NodeProber:
     feature_method: FeatureMethod
     threshold: float
     seed: int
+    shares: bool = False
 
     def probe(
         self, nodes: Sequence[int], probes: Sequence[str], *, progress: Callable[[int, int], None] | None = None
@@ -111,24 +113,39 @@ class NodeProber:
         values = read(self.model, self.x, cuts + edited)
         falls = _split(values[: len(cuts)], [len(some) for some in pairs], base)
         after = values[len(cuts) :]
-        harmful = [np.flatnonzero(fall > self.threshold) for fall in falls]
-        joint = [without(View(graph), some, places) for graph, some, places in zip(graphs, pairs, harmful, strict=True)]
-        rest = read(self.model, self.x, joint)
+        structure = self._structure(graphs, pairs, falls, base)
         results = []
         for row, node in enumerate(nodes):
-            degree = self._degree(node)
             results.append(
                 ProbeResult(
                     node=node,
                     feature=base[row].total - float(after[row]) if edited else 0.0,
-                    structure=base[row].total - float(rest[row]) if len(harmful[row]) else 0.0,
+                    structure=structure[row],
                     edges=_ranked_edges(pairs[row], falls[row]),
                     features=_ranked_features(features[row]) if edited else [],
                     left_out=self._left_out(node, graphs[row], pairs[row]) if "structure" in probes else 0,
-                    isolated=degree == 0,
+                    isolated=self._degree(node) == 0,
                 )
             )
         return results
+
+    def _structure(
+        self, graphs: Sequence[Subgraph], pairs: Sequence[Pairs], falls: Sequence[Array], base: Sequence[Slopes]
+    ) -> list[float]:
+        """Return the largest fall while the harmful edges go one after the other, the worst first; 0 without any.
+
+        The last edges may undo the first ones' effect (a node without neighbours can be as uncertain as one with
+        hostile ones), so the fall after all of them may be below that of one alone.
+        """
+        views: list[View] = []
+        counts: list[int] = []
+        for graph, some, fall in zip(graphs, pairs, falls, strict=True):
+            order = np.argsort(-fall, kind="stable")
+            worst = order[fall[order] > self.threshold]
+            views += [without(View(graph), some, worst[:count]) for count in range(1, len(worst) + 1)]
+            counts.append(len(worst))
+        after = _split(read(self.model, self.x, views), counts, base)
+        return [max([0.0, *fall.tolist()]) for fall in after]
 
     def neighbourhood(self, node: int) -> Subgraph:
         """Return the neighbourhood that ``node`` is probed in; all edges that will be tested are surely in it."""
@@ -170,8 +187,24 @@ class NodeProber:
         if self.feature_method == "integrated":
             gradients = integrated_slopes(self.model, self.x, graphs)
         scores = [gradient * row for gradient, row in zip(gradients, own, strict=True)]
+        if self.shares:  # to first order a word that goes leaves its share to the others
+            scores = [score - row * score.sum() for score, row in zip(scores, own, strict=True)]
         edits = [torch.where(score > 0, 0.0, row) for score, row in zip(scores, own, strict=True)]
+        if self.shares:
+            edits = [row / row.sum().clamp(min=torch.finfo(row.dtype).tiny) for row in edits]
         return scores, [View(graph, features=row) for graph, row in zip(graphs, edits, strict=True)]
+
+
+def row_shares(x: Tensor) -> bool:
+    """Return whether every row of ``x`` is a composition (no negative value, sum 1, or all zero) and not just 0 and 1.
+
+    Such rows come from dividing word counts by their sum, and a row with a word deleted would have been divided by a
+    smaller sum.
+    """
+    if bool((x < 0).any()) or bool(((x == 0) | (x == 1)).all()):
+        return False
+    sums = x.double().sum(1)
+    return bool((((sums - 1).abs() < 1e-4) | (sums == 0)).all())
 
 
 def _split(values: Array, counts: Sequence[int], base: Sequence[Slopes]) -> list[Array]:
