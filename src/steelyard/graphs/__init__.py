@@ -14,6 +14,8 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "graphuat.explanation": ("NodeAttribution", "UncertaintyAttribution"),
         "graphuat.pyg_explanation": ("UncertaintyExplanation",),
         "graphuat.models": ("TeacherEntropy",),
+        "graphuat.teachers": ("build_teacher", "check_teacher", "load_teacher", "save_teacher", "train_teacher"),
+        "graphuat.baselines": ("Scenes", "rank"),
         "graphuat.facade": ("GraphUAT",),
         "graphuat.faithfulness": ("RemovalCurve", "removal_faithfulness"),
         "graphuat.pyg": ("UATExplainer",),
