@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -358,8 +358,8 @@ class AdaptiveMix:
             fixed = None if self.strength is None else np.full(len(own), self.strength)
             choice = choose(group, len(heads[own[0]]), fixed, self.leave_one_out, self.clip)
             share = choice.lam if round > self.warmup else np.zeros(len(own))
-            outs = [np.empty_like(member.row) for member in group]
-            combine(choice.means, [member.row for member in group], None, share, outs)
+            outs = np.empty((len(group), group[0].row.size), dtype=common)
+            combine(choice.means, [member.row for member in group], None, share, cast(Sequence[Row], outs))
             for client, out, one, miss in zip(own, outs, share, choice.mismatch, strict=True):
                 mixed[client] = out.reshape(heads[client].shape).astype(heads[client].dtype, copy=False)
                 lam[client], mismatch[client] = float(one), float(miss)

@@ -90,7 +90,7 @@ def combine(
         rows: n rows.
         sums: n rows to write to, or None.
         shares: Of the sums in the mix, shape (n,), in [0, 1]; None: none.
-        mixed: n rows to write to, or None.
+        mixed: n rows to write to, or None; a matrix saves a copy.
     """
     share = np.zeros(len(rows)) if shares is None else shares
     keep, whole = np.flatnonzero(share == 0), np.flatnonzero(share == 1)
@@ -104,11 +104,13 @@ def combine(
         if sums is not None:
             _write(total, sums, start, stop)
         if mixed is not None:
-            mix = mixing @ part
-            mix[keep] = part[keep]
+            room = cast(Row, mixed)[:, start:stop] if hasattr(mixed, "ndim") else np.empty_like(part)
+            np.matmul(mixing, part, out=room)
+            room[keep] = part[keep]
             if len(whole):
-                mix[whole] = total[whole]
-            _write(mix, mixed, start, stop)
+                room[whole] = total[whole]
+            if not hasattr(mixed, "ndim"):
+                _write(room, mixed, start, stop)
         start = stop
 
 
