@@ -218,6 +218,8 @@ def test_two_nodes_with_one_number() -> None:
         ({"variance": -1.0}, "'head-variance' must be a finite number of at least 0, got -1.0"),
         ({"num_examples": 0}, "num-examples=0, which must be a number of at least 1"),
         ({"second_moment": np.eye(2)}, r"second moment has shape \(2, 2\), but heads have 3 features"),
+        ({"arrays": {"trunk": np.array([1e300, 0.0])}}, "'trunk' holds values that are not finite"),
+        ({"second_moment": np.triu(np.ones((3, 3)))}, "sigma must be symmetric"),
         ({"second_moment": np.full((3, 3), np.nan)}, "second moment holds values that are not finite"),
     ],
 )
@@ -254,6 +256,10 @@ def corrupt() -> ArrayRecord:
         (lambda: content(start()), "holds 0 metric records"),
         (lambda: content(start(), **{"num-examples": 3}), "partition-id=None"),
         (lambda: content(start(), **{"num-examples": 3, "partition-id": 0}), "no 'head-variance'"),
+        (
+            lambda: content(start(), **{"num-examples": 3, "partition-id": 0, "head-variance": [1.0]}),
+            "must be a finite",
+        ),
         (lambda: content(None, **{"num-examples": 3, "partition-id": 0, "head-variance": 1.0}), "no arrays under"),
         (lambda: content(corrupt(), **{"num-examples": 3, "partition-id": 0, "head-variance": 1.0}), "cannot be read"),
         (lambda: content(start(), **{"partition-id": 0, "head-variance": 1.0}), "num-examples=None"),

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from steelyard.errors import InputError, MissingExtraError
 from steelyard.fed.gadaphead import checkpoints
+from steelyard.fed.gadaphead.core import second_moment
 from steelyard.fed.gadaphead.flower_client import (
     ARRAYS,
     CONFIG,
@@ -345,11 +346,14 @@ class GAdapHeadStrategy(Strategy):  # type: ignore[misc]  # flwr is not installe
                 f"the answer has no {VARIANCE!r}; use train_reply of steelyard.fed.gadaphead.flower_client"
             )
         variance = metrics.pop(VARIANCE)
-        if not 0 <= variance < np.inf:
+        if not isinstance(variance, int | float) or not 0 <= variance < np.inf:
             raise InputError(f"{VARIANCE!r} must be a finite number of at least 0, got {variance}")
         arrays = _arrays(message, ARRAYS)
         layout.check(arrays)
-        trunk, head = layout.split(layout.typed(arrays))
+        typed = layout.typed(arrays)
+        if any(values.dtype != layout.types[name] for name, values in arrays.items()):
+            layout.check(typed)  # a number may be too large for a smaller type
+        trunk, head = layout.split(typed)
         steps = int(metrics.pop(EXAMPLES))
         moment = _moment(message, layout.head_shape[0]) if MOMENT in message.content else None
         return client, ClientUpdate(trunk, head, None, float(variance), steps, moment, metrics)
@@ -381,7 +385,7 @@ def _moment(message: Message, features: int) -> NDArray[np.float64]:
         )
     if moment.dtype.kind not in "fiu" or not np.isfinite(moment).all():
         raise InputError("the second moment holds values that are not finite numbers")
-    return moment.astype(np.float64)
+    return second_moment(moment, features)
 
 
 def _only_metrics(message: Message) -> MetricRecord:

@@ -91,7 +91,9 @@ class HeadLayout:
         kind = self.types[name]
         if kind.kind in "iu" and values.dtype.kind == "f":
             values = np.rint(values)
-        return np.ascontiguousarray(np.reshape(values, self.shapes[name]), dtype=kind).reshape(self.shapes[name])
+        shape = self.shapes[name]
+        with np.errstate(over="ignore"):  # what is too large becomes infinite, which ``check`` refuses
+            return np.ascontiguousarray(np.reshape(values, shape), dtype=kind).reshape(shape)
 
     def check(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Raise ``InputError`` unless ``arrays`` has this model's names and shapes and only finite numbers."""
