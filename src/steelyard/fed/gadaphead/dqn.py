@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -26,6 +26,10 @@ class DiscreteEnv(Protocol):
     inputs: int
     actions: int
     active: int | None
+
+    def fresh(self) -> DiscreteEnv:
+        """Return another environment of the same task, e.g. to evaluate beside an episode that is under way."""
+        ...
 
     def reset(self, generator: np.random.Generator) -> Array:
         """Start an episode, drawn from the generator, and return its first observation."""
@@ -360,6 +364,10 @@ class TaskInput:
         hot[self.task] = 1.0
         return np.concatenate([observation, hot])
 
+    def fresh(self) -> TaskInput:
+        """Return another environment of the same task."""
+        return TaskInput(self.env.fresh(), self.task, self.count)
+
     def reset(self, generator: np.random.Generator) -> Array:
         """Start an episode."""
         return self._extend(self.env.reset(generator))
@@ -403,12 +411,12 @@ def evaluate(env: DiscreteEnv, network: Network, generator: np.random.Generator,
     """Run greedy episodes; equal generators give equal episodes, so that arms are compared on the same ones.
 
     A greedy policy that comes back to a state of a deterministic environment stays in that loop until the time is
-    over, with no more reward than the loop's (none in the tasks here, whose rewards end the episode); such an episode
-    is cut short.
+    over without a reward, because in such environments here only the last step has one; the episode is cut short.
+    The episodes run in an environment of their own: one that a client trains in is not disturbed.
     """
-    returns = []
+    env, returns = env.fresh(), list[float]()
     for _ in range(episodes):
-        observation, total, seen = env.reset(generator), 0.0, set()
+        observation, total, seen = env.reset(generator), 0.0, set[Hashable]()
         while True:
             state = env.state()
             if state is not None and state in seen:

@@ -85,7 +85,9 @@ def grid_tasks(levels: Sequence[str], groups: int = 2) -> tuple[GridTask, ...]:
         raise InputError(f"groups must lie between 1 and {len(PERMUTATIONS)}, got {groups}")
     for level in levels:
         if level not in LEVELS:
-            raise InputError(f"there is no level {level!r}; known are {', '.join(LEVELS)}.{did_you_mean(level, LEVELS)}")
+            raise InputError(
+                f"there is no level {level!r}; known are {', '.join(LEVELS)}.{did_you_mean(level, LEVELS)}"
+            )
     return tuple(
         GridTask(f"{level}/{'abc'[group]}", LEVELS[level][0], group, PERMUTATIONS[group], LEVELS[level][1])
         for group in range(groups)
@@ -118,6 +120,10 @@ class GridEnv:
         self._cells = np.zeros((self._env.height + 2 * VIEW) * self._stride, np.int64)
         self._views = view_offsets(self._stride)
         self._target: tuple[str | None, str | None] = (None, None)
+
+    def fresh(self) -> GridEnv:
+        """Return another environment of the same task."""
+        return GridEnv(self.task)
 
     def reset(self, generator: np.random.Generator) -> Array:
         """Start an episode drawn from the generator."""
