@@ -21,12 +21,15 @@ from steelyard.graphs.graphuat.attribution import (
     node_numbers,
 )
 from steelyard.graphs.graphuat.core import fit_coverage
+from steelyard.graphs.graphuat.csbm import generate_csbm
 from steelyard.graphs.graphuat.evidence import label_mass
 from steelyard.graphs.graphuat.facade import GraphUAT
 from steelyard.graphs.graphuat.models import TeacherEntropy
 from steelyard.graphs.graphuat.networks import SparseGCN
+from steelyard.graphs.graphuat.planting import plant
 from steelyard.graphs.graphuat.student import AgreementWarning, GraphUATStudent
-from steelyard.graphs.graphuat.teachers import build_teacher
+from steelyard.graphs.graphuat.teachers import build_teacher, train_teacher
+from steelyard.rng import generator
 
 NODES, FEATURES, CLASSES = 30, 8, 3
 
@@ -273,11 +276,11 @@ def test_the_default_reference_are_confident_validation_nodes():
     made = Attributor(teacher, graph, student=student)
     entropy = made.teacher_entropy
     val = np.flatnonzero(graph.val_mask.numpy())
-    assert made._reference == [node for node in val if entropy[node] <= np.quantile(entropy[val], 0.75)]
+    assert made._reference == [node for node in val if entropy[node] <= np.quantile(entropy[val], 0.9)]
     bare = Graph(graph.x, graph.edge_index, graph.y, train_mask=graph.train_mask)
     assert Attributor(teacher, bare, student=student)._reference == made._reference
     unlabelled = Attributor(teacher, Graph(graph.x, graph.edge_index), on="teacher")
-    assert len(unlabelled._reference) == 22
+    assert len(unlabelled._reference) == 27
     wide = random_graph(3, nodes=400, edges=600)
     assert len(Attributor(teacher, wide, on="teacher")._reference) == 64
 
@@ -364,3 +367,20 @@ def test_the_facade_fits_and_attributes():
         GraphUAT(teacher).attribute(0)
     with pytest.raises(InputError, match="'evidential'"):
         GraphUAT(teacher, student="gpn")
+
+
+def test_planted_sources_are_named():
+    """A generated graph in which each of 30 nodes has one known reason to be uncertain; chance is a third."""
+    arrays = generate_csbm(generator("tests", "planted attribution", 0), nodes=900)
+    planted = plant(arrays, generator("tests", "planting", 0), per_group=10)
+    graph = Graph(**{name: torch.from_numpy(value) for name, value in planted.arrays.items()})
+    teacher = build_teacher("gcn", graph.x.shape[1], graph.num_classes)
+    train_teacher(teacher, graph, epochs=100)
+    found = GraphUAT(teacher, student=GraphUATStudent(teacher, epochs=150)).fit(graph).attribute(planted.nodes)
+    right = [item.dominant_source == source for item, source in zip(found, planted.sources, strict=True)][:30]
+    assert np.mean(right) > 0.5
+    structure = [item.z["structure"] for item in found]
+    assert np.median(structure[10:20]) > 1 > np.median(structure[30:])
+    added = {(node, int(end)) for node, ends in planted.ends.items() for end in ends}
+    named = [edge[:2] for node in planted.groups["structure"] for edge in found.node(int(node)).top_edges(4)]
+    assert np.mean([edge in added for edge in named]) > 0.75

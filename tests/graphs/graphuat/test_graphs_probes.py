@@ -12,7 +12,7 @@ from steelyard.graphs.graphuat.attribution import edge_deletion_scores, feature_
 from steelyard.graphs.graphuat.core import fit_coverage
 from steelyard.graphs.graphuat.models import TeacherEntropy, message_hops, uses_weights
 from steelyard.graphs.graphuat.networks import SparseGCN
-from steelyard.graphs.graphuat.prober import NodeProber, row_shares
+from steelyard.graphs.graphuat.prober import NodeProber
 from steelyard.graphs.graphuat.probes import View, candidate_pairs, chunks, join, neighbour_mean, read, slopes
 from steelyard.graphs.graphuat.student import GraphUATStudent
 from steelyard.graphs.graphuat.teachers import build_teacher
@@ -155,33 +155,6 @@ def test_feature_and_structure_scores_are_the_falls_of_the_edits():
                     after.append(float(reading.total[node]))
             assert result.structure == pytest.approx(base - min(after), abs=1e-9)
             assert result.structure >= max([0.0, *(fall for *_, fall in result.edges if fall > 1e-3)]) - 1e-9
-
-
-def test_shares_stay_shares():
-    """Rows that sum to 1: derivative and edit are those of the counts before they were divided by their sum."""
-    graph = random_graph(7)
-    counts = torch.from_numpy(np.random.default_rng(0).integers(0, 4, (NODES, FEATURES))).double()
-    counts[5] = 0
-    shares = counts / counts.sum(1, keepdim=True).clamp(min=1)
-    assert row_shares(shares)
-    assert not row_shares(counts)
-    assert not row_shares(-shares)
-    assert not row_shares(torch.eye(4))
-    graph = Graph(shares, graph.edge_index, graph.y, graph.train_mask, graph.val_mask)
-    model = a_student(graph)
-    for node in (1, 5):
-        (result,) = prober(model, graph, shares=True).probe([node], ("feature",))
-        raw = counts[node].clone().requires_grad_()
-        x = torch.cat([shares[:node], (raw / raw.sum().clamp(min=1))[None], shares[node + 1 :]])
-        model.evaluate(x, graph.edge_index, None, None).total[node].backward()
-        expected = raw.grad * counts[node]
-        dense = torch.zeros(FEATURES).double()
-        for index, score in result.features:
-            dense[index] = score
-        assert torch.allclose(dense, expected, atol=1e-9)
-        left = torch.where(expected > 0, 0.0, counts[node])
-        row = left / left.sum().clamp(min=1)
-        assert result.feature == pytest.approx(total(model, graph, node) - total(model, graph, node, row=row), abs=1e-9)
 
 
 def test_the_neighbours_mean_replaces_the_features():

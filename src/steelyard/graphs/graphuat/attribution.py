@@ -22,7 +22,7 @@ from steelyard.graphs.graphuat.core import SOURCES, dominant_source, logit_entro
 from steelyard.graphs.graphuat.evidence import CoverageEvidence
 from steelyard.graphs.graphuat.explanation import NodeAttribution, UncertaintyAttribution
 from steelyard.graphs.graphuat.models import TeacherEntropy, message_hops
-from steelyard.graphs.graphuat.prober import NodeProber, ProbeResult, row_shares
+from steelyard.graphs.graphuat.prober import NodeProber, ProbeResult
 from steelyard.graphs.graphuat.probes import FEATURE_METHODS, FeatureMethod
 from steelyard.graphs.graphuat.student import AgreementWarning, GraphUATStudent
 from steelyard.graphs.graphuat.teachers import check_outputs, evaluating, takes_edge_weight
@@ -33,8 +33,8 @@ Array = NDArray[Any]
 Progress = Callable[[int, int], None]
 REFERENCE_NODES = 64
 """Confident validation nodes that the z-scores are taken against, unless the caller names others."""
-CONFIDENT = 0.75
-"""Share of the validation nodes that counts as confident, by the teacher's entropy: all but the least sure quarter."""
+CONFIDENT = 0.9
+"""Share of the validation nodes that counts as confident, by the teacher's entropy: all but the least sure tenth."""
 AGREEMENT = 0.9
 """Below this share of equal classes of student and teacher an attribution is not about the teacher: a warning."""
 
@@ -89,10 +89,10 @@ def attribute_uncertainty(
     """Say why a trained node classifier is uncertain about some nodes.
 
     Three probes per node: *feature*, the fall of total uncertainty when the node's own features with a positive
-    attribution are set to 0 (where all rows are shares that sum to 1, the rest is divided by its sum again);
-    *structure*, its largest fall while the edges go whose removal alone lowers it by more than ``threshold``, one after
-    the other, the worst first; *coverage*, the epistemic part. Each is compared, as a z-score, with reference nodes;
-    the largest names the source. Removing an edge changes the degrees of both ends: that is part of its effect.
+    attribution are set to 0; *structure*, its largest fall while the edges go whose removal alone lowers it by more
+    than ``threshold``, one after the other, the worst first; *coverage*, the epistemic part. Each is compared, as a
+    z-score, with reference nodes; the largest names the source. Removing an edge changes the degrees of both ends:
+    that is part of its effect.
 
     Args:
         teacher: Trained module ``(x, edge_index[, edge_weight])`` that returns logits (N, C).
@@ -101,7 +101,7 @@ def attribute_uncertainty(
         student: A fitted student; None trains one (seconds).
         probes: Which of feature, structure, coverage.
         reference: Nodes (numbers or mask) that the z-scores compare with. None takes up to 64 confident validation
-            nodes: drawn from all validation nodes but the quarter with the largest teacher's entropy.
+            nodes: drawn from all validation nodes but the tenth with the largest teacher's entropy.
         hops: Edges to test: 1 the node's own, 2 also its neighbours'.
         fanout: Neighbours drawn per hop, so that a node's cost does not grow with the graph; None is exact.
         max_edges: Edges tested at most, those with the largest |dTU/d edge weight|. A model without edge weights ranks
@@ -382,7 +382,6 @@ def _prober(model: Any, graph: Graph, settings: Settings) -> NodeProber:
         feature_method=settings.feature_method,
         threshold=settings.threshold,
         seed=settings.seed,
-        shares=row_shares(graph.x),
     )
 
 

@@ -74,7 +74,6 @@ class NodeProber:
         feature_method: How features are attributed and edited.
         threshold: Fall in nats from which an edge counts as harmful.
         seed: Of the draws, which depend on the node's number and on nothing else.
-        shares: Features are shares of a node's words, see :func:`row_shares`: what is left of them sums to 1 again.
     """
 
     model: UncertaintyModel
@@ -87,7 +86,6 @@ class NodeProber:
     feature_method: FeatureMethod
     threshold: float
     seed: int
-    shares: bool = False
 
     def probe(
         self, nodes: Sequence[int], probes: Sequence[str], *, progress: Callable[[int, int], None] | None = None
@@ -187,24 +185,8 @@ class NodeProber:
         if self.feature_method == "integrated":
             gradients = integrated_slopes(self.model, self.x, graphs)
         scores = [gradient * row for gradient, row in zip(gradients, own, strict=True)]
-        if self.shares:  # to first order a word that goes leaves its share to the others
-            scores = [score - row * score.sum() for score, row in zip(scores, own, strict=True)]
         edits = [torch.where(score > 0, 0.0, row) for score, row in zip(scores, own, strict=True)]
-        if self.shares:
-            edits = [row / row.sum().clamp(min=torch.finfo(row.dtype).tiny) for row in edits]
         return scores, [View(graph, features=row) for graph, row in zip(graphs, edits, strict=True)]
-
-
-def row_shares(x: Tensor) -> bool:
-    """Return whether every row of ``x`` is a composition (no negative value, sum 1, or all zero) and not just 0 and 1.
-
-    Such rows come from dividing word counts by their sum, and a row with a word deleted would have been divided by a
-    smaller sum.
-    """
-    if bool((x < 0).any()) or bool(((x == 0) | (x == 1)).all()):
-        return False
-    sums = x.double().sum(1)
-    return bool((((sums - 1).abs() < 1e-4) | (sums == 0)).all())
 
 
 def _split(values: Array, counts: Sequence[int], base: Sequence[Slopes]) -> list[Array]:
