@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from steelyard.errors import InputError
 from steelyard.fed.gadaphead import sharing
 from steelyard.fed.gadaphead.conformance import CONFORMANCE, acceptance, adaptive
 from steelyard.fed.gadaphead.sharing import Shared
@@ -52,3 +53,30 @@ def test_probes_are_deterministic():
     np.testing.assert_array_equal(first["heads"], again["heads"])
     assert first["heads"].dtype == np.float32
     assert len(np.unique(first["labels"])) == 2
+
+
+def _same(first, second):
+    return set(first) == set(second) and all(first[name].tobytes() == second[name].tobytes() for name in first)
+
+
+def test_probes_hold():
+    assert _same(*CONFORMANCE.noop())
+    assert not _same(*CONFORMANCE.effect())
+    assert _same(*CONFORMANCE.resumed())
+    assert _same(*CONFORMANCE.untouched())
+
+
+@pytest.mark.parametrize("bad", CONFORMANCE.bad_inputs, ids=lambda bad: bad.label)
+def test_bad_input_is_named(bad):
+    with pytest.raises(InputError, match=bad.names):
+        bad.call()
+
+
+@pytest.mark.parametrize("name", CONFORMANCE.dummies)
+def test_dummies_fail(name):
+    with pytest.raises(AssertionError):
+        acceptance(CONFORMANCE.dummies[name])
+
+
+def test_the_method_passes():
+    acceptance(adaptive)

@@ -26,7 +26,7 @@ class Config(Frozen):
     threshold: float = knob("d8", 1.0, gt=0, le=2)
     every: int = knob("d9", 1, ge=1)
     hysteresis: int = knob("d9", 2, ge=1)
-    trunk: Literal["all"] = knob("d10", "all")
+    trunk: Literal["all", "group"] = knob("d10", "all")
     optimiser: Literal["reset"] = knob("d11", "reset")
     staleness: float = knob("d12", 0.9, gt=0, le=1)
     evaluation: Literal["greedy"] = knob("d13", "greedy")
