@@ -99,6 +99,16 @@ def test_an_update_holds_what_the_server_needs() -> None:
     assert update.feature_second_moment[-1, -1] == pytest.approx(1.0)  # the constant feature
 
 
+def test_the_variance_of_a_head_of_the_whole_replay_is_smaller_by_its_share() -> None:
+    variances = []
+    for whole in (False, True):
+        client = DqnClient(Corridor(), DqnSettings(**{**vars(QUICK), "refit_samples": 10, "whole_replay": whole}))
+        trunk, head = client.initial(np.random.default_rng(0))
+        variances.append(client(trunk, head, 1, np.random.default_rng(1)).variance)
+        size = client.runner.replay.size
+    assert variances[1] == pytest.approx(variances[0] * 10 / size)
+
+
 def test_receiving_resets_the_head_and_the_target() -> None:
     client = DqnClient(Corridor(), QUICK)
     trunk, head = client.initial(np.random.default_rng(0))
