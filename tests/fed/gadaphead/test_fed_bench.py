@@ -140,6 +140,21 @@ def test_long_training_is_longer():
     assert deep.run(cell("minigrid", "local", steps=8, rounds=1)).traces == {}  # a point is no curve
 
 
+@pytest.mark.parametrize("arm", arms.CONTROL)
+def test_pendulums_are_shares_of_their_reference(arm):
+    found = deep.run(cell("pendulum", arm, rounds=1)).metrics
+    assert 0.0 <= found["return_worst"] <= found["return_mean"] < 0.5
+    if arm == "gadaphead":
+        assert found["uploaded"] > 0
+
+
+def test_the_sign_is_the_planted_group():
+    suite = deep.SUITES["pendulum"](cell("pendulum", "local"))
+    assert suite.planted.tolist() == [0] * 4 + [1] * 4
+    assert suite.kinds.tolist() == list(range(8))
+    assert [name[-1] for name in suite.names] == ["+"] * 4 + ["-"] * 4
+
+
 def test_converged_needs_the_last_two_evaluations():
     given = cell("minigrid", "local")
     suite = deep.SUITES["minigrid"](given)

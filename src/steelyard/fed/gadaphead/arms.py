@@ -46,7 +46,8 @@ ARMS = (
     _arm("local_long", "Local with four times the rounds", "ceiling"),
 )
 ONCE = (METHOD, "local", "fedavg", "zero", "oracle_lambda")  # cells on linear clients and on tables
-TRAINED = (METHOD, "fedper", "local", "fedavg", "fedprox", "fedrep", "clustered", "centralised", "random")
+TRAINED = (METHOD, "fedper", "local", "fedavg", "clustered", "centralised", "random")
+CONTROL = (METHOD, "fedper", "local", "centralised", "random")
 
 METRICS = (
     Metric(name="mse", label="Mean squared error, mean of clients", better="lower"),

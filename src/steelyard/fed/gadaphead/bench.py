@@ -30,6 +30,7 @@ def run(cell: CellInput) -> Measured:
 
 
 PARAMS: Mapping[str, Any] = {"rounds": 25, "steps": 250, "every": 5, "episodes": 10}
+CONTROL: Mapping[str, Any] = {"steps": 200, "episodes": 5}
 SMOKE: Mapping[str, Any] = {"rounds": 3, "steps": 64, "every": 1, "episodes": 2}
 _LINEAR = tuple(f"linear_{size}" for size in tasks.LINEAR_SIZES)
 _CLIENTS = 8
@@ -70,12 +71,27 @@ BENCH = BenchSpec(
             blocks=(
                 Block(tasks=_LINEAR, arms=arms.ONCE),
                 Block(tasks=("minigrid",), arms=arms.TRAINED),
+                Block(tasks=("pendulum",), arms=arms.CONTROL, params=CONTROL),
+                Block(tasks=("minigrid",), arms=("fedprox", "fedrep"), seeds=3),
                 Block(tasks=("minigrid",), arms=("local_long",), seeds=1),
             ),
             seeds=10,
-            work=_work(10 * 4 * 5, 10 * 8 * 25 + 4 * 25 + 10),
+            work=_work(10 * 4 * 5, (10 * 6 + 2 * 3 + 4 + 10 * 4) * 25 + 20),
             params=PARAMS,
             cell_seconds=600.0,
+        ),
+        "long": Profile(
+            name="long",
+            blocks=(
+                Block(tasks=("minigrid",), arms=(*arms.TRAINED, "fedprox", "fedrep")),
+                Block(tasks=("pendulum",), arms=(*arms.TRAINED, "fedprox", "fedrep"), params={**CONTROL, "steps": 400}),
+                Block(tasks=("minigrid",), arms=("local_long",), seeds=3),
+                Block(tasks=("pendulum",), arms=("local_long",), seeds=3, params={**CONTROL, "steps": 400}),
+            ),
+            seeds=10,
+            work=_work(0, (10 * 16 + 3 * 8) * 25 + 20),
+            params={**PARAMS, "steps": 500},
+            cell_seconds=1800.0,
         ),
         "gpu": Profile(name="gpu", blocks=(), seeds=10, work=0, recipe=RECIPE),
     },

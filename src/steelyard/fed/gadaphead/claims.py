@@ -13,7 +13,7 @@ import math
 from steelyard.card import Claim
 
 LINEAR = ("linear_60", "linear_150", "linear_400", "linear_1500")
-_DEEP = ("minigrid",)
+_DEEP = ("minigrid", "pendulum")
 _TWENTIETH, _RETURN = math.log(1.05), 0.02
 _THEORY = "the closed-form strength is governed by mismatch and uncertainty (abstract, no number)"
 _GRID = "up to 24.5 % better than personalised federated baselines on MiniGrid, up to 12 tasks (abstract)"

@@ -18,9 +18,9 @@ from sklearn.metrics import adjusted_rand_score
 from steelyard import rng
 from steelyard.contracts import CellInput, Diagram, Measured
 from steelyard.errors import InputError
+from steelyard.fed.gadaphead import suites
 from steelyard.fed.gadaphead.arms import METHOD
 from steelyard.fed.gadaphead.diagrams import sharing_diagram
-from steelyard.fed.gadaphead.grids import GridSuite
 from steelyard.fed.gadaphead.grouping import UpdateCosine
 from steelyard.fed.gadaphead.linear import Floats, Ints
 from steelyard.fed.gadaphead.mixing import AdaptiveMix
@@ -81,7 +81,7 @@ class Suite(Protocol):
         ...
 
 
-SUITES: Mapping[str, Callable[[CellInput], Suite]] = {"minigrid": GridSuite}
+SUITES: Mapping[str, Callable[[CellInput], Suite]] = {"minigrid": suites.minigrid, "pendulum": suites.pendulum}
 _STRATEGY = ("threshold", "ema", "warmup")
 _CLIENT = ("learning_rate", "prox_mu", "alternate", "head_share")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from steelyard.contracts import Arrays, Task
+from steelyard.fed.gadaphead.control import GRAVITIES
 
 LINEAR_SIZES = (60, 150, 400, 1500)
 LEVELS = ("doorkey5", "lavagap5", "fetch5", "gotodoor5")
@@ -22,6 +23,16 @@ def minigrid() -> Arrays:
     return {"levels": np.array(LEVELS), "copies": np.array(2)}
 
 
+def pendulum() -> Arrays:
+    """Return the pendulums: gravity by sign of the force; returns are shares of what long training alone reached."""
+    return {
+        "gravities": np.array(GRAVITIES),
+        "signs": np.array((1, -1)),
+        "length": np.array(500),
+        "relative": np.array(True),
+    }
+
+
 def _linear_task(transitions: int) -> Task:
     label = f"Linear values, 12 clients in 3 groups, {transitions:,} transitions each"
     return Task(f"linear_{transitions}", label, lambda: linear(transitions), _MADE)
@@ -30,4 +41,6 @@ def _linear_task(transitions: int) -> Task:
 TASKS = (
     *(_linear_task(size) for size in LINEAR_SIZES),
     Task("minigrid", "MiniGrid, 8 clients: two on each of 4 levels", minigrid, "MiniGrid 3, Apache-2.0"),
-)
+    Task("pendulum", "Inverted pendulums, 8 clients: 4 gravities, force kept or flipped", pendulum,
+         "Gymnasium's InvertedPendulum-v5, MIT; MuJoCo, Apache-2.0"),
+)  # fmt: skip
