@@ -5,7 +5,7 @@ the share of the head in FedRep's rounds, and for arms without a knob the learni
 greedy return over all evaluations, which is less of an accident than that of the last one. Long training alone, on the
 same streams, gives what a task's returns are compared with.
 
-Run: python benchmarks/tune_gadaphead.py [--seeds 3] [--tasks minigrid pendulum] (about ten minutes on one core).
+Run: python benchmarks/tune_gadaphead.py [--seeds 3] [--tasks minigrid pendulum] (about half an hour on one core).
 """
 
 from __future__ import annotations

@@ -44,7 +44,8 @@ DECISIONS = (
         alternatives=("head: the heads themselves",), knob="signal",
     ),
     Decision(
-        id="d8", what="Clustering", chosen="average linkage of 1 - cosine, cut at 1.0; at .6 in the linear tasks",
+        id="d8", what="Clustering", chosen="average linkage of 1 - cosine, cut at 1.0; at .6 in the linear tasks, in "
+        "the others where tuning streams had it",
         source=Source.RECON, why="no number of groups to choose; a cosine below 0 pulls in opposite directions",
         alternatives=("sattler: bipartition", "another threshold"), knob="linkage",
     ),
