@@ -22,6 +22,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "gadaphead.mixing": ("AdaptiveMix", "MixResult", "head_prototypes", "mix_heads"),
         "gadaphead.rounds": ("Broadcast", "ClientUpdate", "History", "federated_rounds"),
         "gadaphead.strategies": ("Clustered", "FedAvg", "GAdapHead", "Local", "SharedTrunk"),
+        "gadaphead.user": ("weigh_clients",),
         "gadaphead.flower": ("GAdapHeadStrategy",),
     },
     extra="fed",
