@@ -63,7 +63,7 @@ METRICS = (
     *(Metric(name=f"drop_{k}", label=f"Fall of the teacher's entropy, {k} edge{'s' * (k > 1)} removed", better="higher",
              unit=_NATS) for k in KS),
     Metric(name="drop_auc", label="The same, mean height of the curve up to 5 edges", better="higher", unit=_NATS),
-    Metric(name="few_drop", label="The same on ten nodes, all that dear methods explain", better="higher",
+    Metric(name="few_drop", label="The same on the few nodes that dear methods explain", better="higher",
            unit=_NATS),
     Metric(name="planted_drop", label="Fall at nodes with planted edges, 4 edges removed", better="higher",
            unit=_NATS),

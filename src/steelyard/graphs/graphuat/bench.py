@@ -49,6 +49,7 @@ PARAMS: Mapping[str, Any] = {
     "epochs": 300,
     "teacher_epochs": 200,
     "few": 10,
+    "integrated": True,
     "gnnexplainer_epochs": 50,
 }
 RECIPE = (
@@ -58,6 +59,7 @@ RECIPE = (
     "epochs; on your own graphs the same with your teacher."
 )
 _GCN = ("cora", "citeseer")
+_LIGHT = tuple(name for name in tasks.REMOVAL if name != "actor")  # whose neighbourhoods are as large as the graph
 _OTHERS = ("cora_gat", "cora_sage", "citeseer_gat", "citeseer_sage")
 _STEPS = 220 * 20  # nodes times arms of a planted cell, at most
 
@@ -80,12 +82,13 @@ BENCH = BenchSpec(
             name="full",
             blocks=(
                 Block(tasks=("csbm", *_GCN), arms=arms.PLANTED_ARMS),
-                Block(tasks=tasks.REMOVAL, arms=arms.REMOVAL_ARMS),
-                Block(tasks=_OTHERS, arms=arms.PLANTED_ARMS, seeds=3),
+                Block(tasks=_LIGHT, arms=arms.REMOVAL_ARMS),
+                Block(tasks=("actor",), arms=arms.REMOVAL_ARMS, params={"judged": 12, "few": 1}),
+                Block(tasks=_OTHERS, arms=arms.PLANTED_ARMS, seeds=1, params={"judged": 30, "few": 0}),
             ),
             seeds=10,
-            work=(30 + 12) * (_STEPS + 2) + 50 * 60 * 20,
-            params=PARAMS,
+            work=(30 + 4) * (_STEPS + 2) + 50 * 60 * 20,
+            params={**PARAMS, "few": 3, "integrated": False},
             cell_seconds=300.0,
         ),
         "long": Profile(

@@ -159,8 +159,9 @@ def recovery(
         "counting": sources.counted(work, nodes),
         "teacher_entropy": _without_student(work, nodes),
         "neighbour_mean": own.with_feature(*sources.feature_column(work, nodes.tolist(), "neighbour_mean")),
-        "integrated": own.with_feature(*sources.feature_column(work, nodes.tolist(), "integrated")),
     }
+    if cell.params["integrated"]:
+        contestants["integrated"] = own.with_feature(*sources.feature_column(work, nodes.tolist(), "integrated"))
     figures: Figures = {}
     for name, scores in contestants.items():
         figures[name] = {"source_accuracy": sources.accuracy(scores.named(), truth)}
