@@ -122,6 +122,35 @@ def test_a_nodes_attribution_does_not_depend_on_the_others(seed, nodes):
         assert item.scores == pytest.approx(alone.scores, abs=1e-9)
 
 
+def test_coverage_is_the_epistemic_part_without_the_edges_whose_removal_gives_the_largest_fall():
+    graph = random_graph(5)
+    teacher, student = copied_student(graph)
+    plain = student.uncertainty(graph)
+    found = attribute_uncertainty(teacher, graph, range(NODES), student=student, fanout=None)
+    as_is = attribute_uncertainty(teacher, graph, range(NODES), student=student, fanout=None, coverage="epistemic")
+    changed = 0
+    for item, other in zip(found, as_is, strict=True):
+        assert other.scores["coverage"] == pytest.approx(float(plain.epistemic[item.node]), abs=1e-9)
+        assert item.epistemic == other.epistemic
+        best, left = item.total, float(plain.epistemic[item.node])
+        gone = torch.zeros(graph.num_edges, dtype=torch.bool)
+        for u, v, fall in item.edges:
+            if fall <= 1e-3:
+                break
+            ends = torch.tensor([u, v])
+            gone |= torch.isin(graph.edge_index, ends).all(0)
+            with torch.no_grad():
+                after = student.evaluate(graph.x, graph.edge_index[:, ~gone], nodes=torch.tensor([item.node]))
+            if float(after.total) < best:
+                best, left = float(after.total), float(after.epistemic)
+        assert item.scores["structure"] == pytest.approx(item.total - best, abs=1e-9)
+        assert item.scores["coverage"] == pytest.approx(left, abs=1e-9)
+        changed += abs(left - float(plain.epistemic[item.node])) > 1e-6
+    assert changed > NODES // 4
+    with pytest.raises(InputError, match="coverage must be one of left, epistemic"):
+        Settings(coverage="lef")
+
+
 def test_isolated_nodes_have_no_structure_score_and_say_so():
     graph = random_graph(0)
     teacher, student = copied_student(graph)

@@ -248,9 +248,12 @@ def head_variance_refit(
     phi = np.asarray(features, dtype=np.float64)
     moment = None if sigma is None else second_moment(sigma, phi.shape[1])
     total = 0.0
-    for k, column in enumerate(fit.residual.reshape(len(phi), -1).T):
-        scatter = (phi * column[:, None]) @ fit.inverses[k if len(fit.inverses) > 1 else 0].T  # rows: A^-1 phi residual
-        total += float(np.vdot(scatter, scatter if moment is None else scatter @ moment))
+    squares = fit.residual.reshape(len(phi), -1) ** 2
+    # the outputs that share A^-1 share |A^-1 phi|^2 too: one pass for all of them
+    weights = squares.sum(axis=1, keepdims=True) if len(fit.inverses) == 1 else squares
+    for weight, inverse in zip(weights.T, fit.inverses, strict=True):
+        pulls = phi @ inverse.T
+        total += float(weight @ np.einsum("nd,nd->n", pulls, pulls if moment is None else pulls @ moment))
     return total
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -37,6 +37,8 @@ CONFIDENT = 0.9
 """Share of the validation nodes that counts as confident, by the teacher's entropy: all but the least sure tenth."""
 AGREEMENT = 0.9
 """Below this share of equal classes of student and teacher an attribution is not about the teacher: a warning."""
+CoverageMethod = Literal["left", "epistemic"]
+COVERAGE_METHODS: tuple[str, ...] = get_args(CoverageMethod)
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class Settings:
     feature_method: FeatureMethod = "gradient"
     threshold: float = 1e-3
     seed: int = 0
+    coverage: CoverageMethod = "left"
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.probes if name not in SOURCES]
@@ -61,6 +64,9 @@ class Settings:
             raise InputError(
                 f"feature_method must be one of {', '.join(FEATURE_METHODS)}, not {self.feature_method!r}.{hint}"
             )
+        if self.coverage not in COVERAGE_METHODS:
+            hint = did_you_mean(str(self.coverage), COVERAGE_METHODS)
+            raise InputError(f"coverage must be one of {', '.join(COVERAGE_METHODS)}, not {self.coverage!r}.{hint}")
         if self.hops not in (1, 2):
             raise InputError(f"hops must be 1 (the node's own edges) or 2 (its neighbours' too), not {self.hops!r}")
         if self.max_edges < 1:
@@ -82,6 +88,7 @@ def attribute_uncertainty(
     max_edges: int = 32,
     feature_method: FeatureMethod = "gradient",
     threshold: float = 1e-3,
+    coverage: CoverageMethod = "left",
     on: Literal["student", "teacher"] = "student",
     seed: int = 0,
     progress: Progress | None = None,
@@ -90,9 +97,9 @@ def attribute_uncertainty(
 
     Three probes per node: *feature*, the fall of total uncertainty when the node's own features with a positive
     attribution are set to 0; *structure*, its largest fall while the edges go whose removal alone lowers it by more
-    than ``threshold``, one after the other, the worst first; *coverage*, the epistemic part. Each is compared, as a
-    z-score, with reference nodes; the largest names the source. Removing an edge changes the degrees of both ends:
-    that is part of its effect.
+    than ``threshold``, one after the other, the worst first; *coverage*, the epistemic part that stays without those
+    edges. Each is compared, as a z-score, with reference nodes; the largest names the source. Removing an edge changes
+    the degrees of both ends: that is part of its effect.
 
     Args:
         teacher: Trained module ``(x, edge_index[, edge_weight])`` that returns logits (N, C).
@@ -109,6 +116,8 @@ def attribute_uncertainty(
         feature_method: ``"gradient"`` (x times gradient), ``"integrated"`` (integrated gradients from 0, 16 steps), or
             ``"neighbour_mean"`` (difference from the neighbours' mean, which replaces the features).
         threshold: Fall in nats from which an edge counts as harmful.
+        coverage: ``"left"``: hostile edges carry a node away from the labelled ones of its class, which is conflict
+            and no lack of labels, so what they add does not count; ``"epistemic"``: the epistemic part as it is.
         on: ``"teacher"`` probes the teacher's own entropy, without student; it has no coverage probe.
         seed: Of the draws, and of the student if one is trained.
         progress: Called with (nodes done, nodes).
@@ -121,7 +130,14 @@ def attribute_uncertainty(
             that cannot be used.
     """
     settings = Settings(
-        tuple(probes), hops, None if fanout is None else tuple(fanout), max_edges, feature_method, threshold, seed
+        tuple(probes),
+        hops,
+        None if fanout is None else tuple(fanout),
+        max_edges,
+        feature_method,
+        threshold,
+        seed,
+        coverage,
     )
     made = Attributor(teacher, data, student=student, reference=reference, on=on, settings=settings)
     return made.attribute(node_idx, progress=progress)
@@ -208,10 +224,15 @@ class Attributor:
         columns = []
         for name in self.probes:
             if name == "coverage":
-                columns.append([self._value("epistemic", result.node) for result in results])
+                columns.append([self._coverage(result) for result in results])
             else:
                 columns.append([result.feature if name == "feature" else result.structure for result in results])
         return torch.tensor(columns, dtype=torch.float64).T.reshape(len(results), len(self.probes))
+
+    def _coverage(self, result: ProbeResult) -> float:
+        epistemic = self._value("epistemic", result.node)
+        assert epistemic is not None, "on a teacher the coverage probe is left out"
+        return epistemic + result.epistemic if self.settings.coverage == "left" else epistemic
 
     def _value(self, name: str, node: int) -> float | None:
         return None if self._reading is None else float(getattr(self._reading, name)[node])
@@ -253,6 +274,7 @@ class Attributor:
             "max_edges": self.settings.max_edges,
             "feature_method": self.settings.feature_method,
             "threshold": self.settings.threshold,
+            "coverage": self.settings.coverage,
             "seed": self.settings.seed,
             "agreement": self.agreement,
             "reference_nodes": len(self._reference),

@@ -22,6 +22,7 @@ from steelyard.graphs.graphuat.probes import (
     integrated_slopes,
     neighbour_mean,
     read,
+    read_parts,
     slopes,
     strongest,
     without,
@@ -43,7 +44,8 @@ class ProbeResult:
     Attributes:
         node: The node.
         feature: Fall of total uncertainty after the feature edit, nats.
-        structure: Fall after the removal of all harmful edges together, nats.
+        structure: Largest fall while the harmful edges go one after the other, the worst first, nats.
+        epistemic: Change of the epistemic part with the edges removed that gave this fall, nats; 0 without any.
         edges: (u, v, fall) per tested pair, largest first.
         features: (index, attribution) of nonzero attributions, largest first.
         left_out: Incident edges that were not tested.
@@ -53,6 +55,7 @@ class ProbeResult:
     node: int
     feature: float
     structure: float
+    epistemic: float
     edges: list[tuple[int, int, float]]
     features: list[tuple[int, float]]
     left_out: int
@@ -99,51 +102,55 @@ class NodeProber:
         return found
 
     def _group(self, nodes: Sequence[int], probes: Sequence[str]) -> list[ProbeResult]:
-        if not {"feature", "structure"} & set(probes):
-            return [ProbeResult(node, 0.0, 0.0, [], [], 0, not self._degree(node)) for node in nodes]
         graphs = [self.neighbourhood(node) for node in nodes]
         base = slopes(self.model, self.x, [View(graph) for graph in graphs])
         pairs = [self._pairs(graph, slope) for graph, slope in zip(graphs, base, strict=True)]
-        if "structure" not in probes:
+        edges_wanted = bool({"structure", "coverage"} & set(probes))
+        if not edges_wanted:
             pairs = [some.only(np.zeros(0, dtype=np.int64)) for some in pairs]
         features, edited = self._features(graphs, base) if "feature" in probes else ([], [])
         cuts = [view for graph, some in zip(graphs, pairs, strict=True) for view in deletion_views(graph, some)]
         values = read(self.model, self.x, cuts + edited)
         falls = _split(values[: len(cuts)], [len(some) for some in pairs], base)
         after = values[len(cuts) :]
-        structure = self._structure(graphs, pairs, falls, base)
+        structure = self._structure(graphs, pairs, falls)
         results = []
         for row, node in enumerate(nodes):
             results.append(
                 ProbeResult(
                     node=node,
                     feature=base[row].total - float(after[row]) if edited else 0.0,
-                    structure=structure[row],
+                    structure=structure[row][0],
+                    epistemic=structure[row][1],
                     edges=_ranked_edges(pairs[row], falls[row]),
                     features=_ranked_features(features[row]) if edited else [],
-                    left_out=self._left_out(node, graphs[row], pairs[row]) if "structure" in probes else 0,
+                    left_out=self._left_out(node, graphs[row], pairs[row]) if edges_wanted else 0,
                     isolated=self._degree(node) == 0,
                 )
             )
         return results
 
     def _structure(
-        self, graphs: Sequence[Subgraph], pairs: Sequence[Pairs], falls: Sequence[Array], base: Sequence[Slopes]
-    ) -> list[float]:
-        """Return the largest fall while the harmful edges go one after the other, the worst first; 0 without any.
+        self, graphs: Sequence[Subgraph], pairs: Sequence[Pairs], falls: Sequence[Array]
+    ) -> list[tuple[float, float]]:
+        """Return the largest fall while the harmful edges go one by one, and the change of the epistemic part by then.
 
-        The last edges may undo the first ones' effect (a node without neighbours can be as uncertain as one with
-        hostile ones), so the fall after all of them may be below that of one alone.
+        Both are 0 without harmful edges. The worst goes first. The last edges may undo the first ones' effect (a node
+        without neighbours can be as uncertain as one with hostile ones), so the fall after all of them may be below
+        that of one alone.
         """
         views: list[View] = []
         counts: list[int] = []
         for graph, some, fall in zip(graphs, pairs, falls, strict=True):
             order = np.argsort(-fall, kind="stable")
             worst = order[fall[order] > self.threshold]
-            views += [without(View(graph), some, worst[:count]) for count in range(1, len(worst) + 1)]
-            counts.append(len(worst))
-        after = _split(read(self.model, self.x, views), counts, base)
-        return [max([0.0, *fall.tolist()]) for fall in after]
+            views += [without(View(graph), some, worst[:count]) for count in range(len(worst) + 1)]
+            counts.append(len(worst) + 1)
+        found = []
+        for after in np.split(read_parts(self.model, self.x, views), np.cumsum(counts)[:-1]):
+            best = int(after[:, 0].argmin())  # the first row is the graph as it is
+            found.append((float(after[0, 0] - after[best, 0]), float(after[best, 1] - after[0, 1])))
+        return found
 
     def neighbourhood(self, node: int) -> Subgraph:
         """Return the neighbourhood that ``node`` is probed in; all edges that will be tested are surely in it."""

@@ -93,12 +93,21 @@ def join(model: UncertaintyModel, x: Tensor, views: Sequence[View]) -> Union:
 
 def read(model: UncertaintyModel, x: Tensor, views: Sequence[View]) -> Array:
     """Return the total uncertainty of every view's node, float64, shape (views,), in passes of bounded memory."""
-    values = [np.zeros(0)]
+    return read_parts(model, x, views)[:, 0]
+
+
+def read_parts(model: UncertaintyModel, x: Tensor, views: Sequence[View]) -> Array:
+    """Return total and epistemic uncertainty of every view's node, float64, shape (views, 2).
+
+    A model without an epistemic part gives NaN there.
+    """
+    values = [np.zeros((0, 2))]
     for some in chunks(views, x.shape[1]):
         union = join(model, x, some)
         with torch.no_grad():
             reading = model.evaluate(union.x, union.edge_index, union.edge_weight, union.centers)
-        values.append(reading.total.double().cpu().numpy())
+        epistemic = torch.full_like(reading.total, torch.nan) if reading.epistemic is None else reading.epistemic
+        values.append(torch.stack([reading.total, epistemic], 1).double().cpu().numpy())
     return np.concatenate(values)
 
 

@@ -23,7 +23,7 @@ from torch_geometric.explain.config import ExplanationType, MaskType, ModelMode,
 
 from steelyard.errors import InputError, UnsupportedError
 from steelyard.graphs.graph import Graph, check_graph
-from steelyard.graphs.graphuat.attribution import Attributor, Settings, node_numbers
+from steelyard.graphs.graphuat.attribution import Attributor, CoverageMethod, Settings, node_numbers
 from steelyard.graphs.graphuat.core import SOURCES
 from steelyard.graphs.graphuat.explanation import UncertaintyAttribution
 from steelyard.graphs.graphuat.probes import FeatureMethod
@@ -73,6 +73,7 @@ class UATExplainer(ExplainerAlgorithm):  # type: ignore[misc]  # torch-geometric
         max_edges: Edges tested at most per node.
         feature_method: How features are attributed.
         threshold: Fall from which an edge counts as harmful, nats.
+        coverage: ``"left"`` or ``"epistemic"``; see :func:`attribute_uncertainty`.
         on: ``"student"``, or ``"teacher"`` for the model's own entropy.
         seed: Of draws and student.
 
@@ -92,6 +93,7 @@ class UATExplainer(ExplainerAlgorithm):  # type: ignore[misc]  # torch-geometric
         max_edges: int = 32,
         feature_method: FeatureMethod = "gradient",
         threshold: float = 1e-3,
+        coverage: CoverageMethod = "left",
         on: Literal["student", "teacher"] = "student",
         seed: int = 0,
     ) -> None:
@@ -99,7 +101,7 @@ class UATExplainer(ExplainerAlgorithm):  # type: ignore[misc]  # torch-geometric
         if on == "student" and student is None and data is None:
             raise InputError("UATExplainer needs data (with y and train_mask) or a fitted student, or on='teacher'")
         depths = None if fanout is None else tuple(fanout)
-        self.settings = Settings(tuple(probes), hops, depths, max_edges, feature_method, threshold, seed)
+        self.settings = Settings(tuple(probes), hops, depths, max_edges, feature_method, threshold, seed, coverage)
         self.data = None if data is None else check_graph(data)
         self.student, self.reference, self.on = student, reference, on
         self._kept: tuple[Any, ...] = ()
