@@ -32,6 +32,8 @@ CORES = {
     "agents/groupmembench": ("core.py",),
     "agents/goskills": ("core.py",),
     "agents/dear": ("core.py",),
+    "graphs/graphuat": ("core.py",),
+    "fed/gadaphead": ("core.py", "grouping.py", "mixing.py"),
 }
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Add: ast.Sub,

@@ -28,6 +28,8 @@ _SUBPACKAGES = (
     "contracts",
     "data",
     "errors",
+    "fed",
+    "graphs",
     "guard",
     "models",
     "nets",

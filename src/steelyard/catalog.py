@@ -94,6 +94,20 @@ METHODS: tuple[Entry, ...] = (
         "any chat callable",
         "debate among models with learned control of who reads whom and how each answers",
     ),
+    Entry(
+        "graphuat",
+        "graphs",
+        "graphs",
+        "PyG Explainer",
+        "why a graph network is unsure of a node: its features, its neighbours or thin labels",
+    ),
+    Entry(
+        "gadaphead",
+        "fed",
+        "fed",
+        "Flower Strategy",
+        "with whom a federated learner shares its decision head, and how strongly, in closed form",
+    ),
 )
 
 

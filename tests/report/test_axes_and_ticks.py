@@ -111,3 +111,7 @@ def test_letters_stand_apart_and_stay_beside_the_axis(heights, levels):
 def test_more_letters_than_fit_share_the_axis():
     levels = apart([1.0] * 21, 0.1)
     assert levels == pytest.approx([index / 20 for index in range(21)], abs=1e-9)
+
+
+def test_an_axis_of_a_single_value_has_a_tick_there():
+    assert _round_places(3.0, 3.0) == [3.0]

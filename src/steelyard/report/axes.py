@@ -117,6 +117,8 @@ def apart(heights: Sequence[float], gap: float) -> list[float]:
 def _round_places(low: float, high: float, most: int = 6) -> list[float]:
     """Return at most ``most`` multiples of 1, 2 or 5 times a power of ten inside the range."""
     width = high - low
+    if not width > 0:  # a curve of a single point
+        return [low]
     step = 10.0 ** math.floor(math.log10(width / most))
     for factor in (1, 2, 5, 10):
         if width / (step * factor) <= most:

@@ -204,6 +204,7 @@ def test_rows_beyond_one_block(monkeypatch):
         (lambda: mix_heads([[1.0], [2.0]], [0, 0]), "variances are needed"),
         (lambda: mix_heads([[1.0], [2.0]], [0, 0], [1.0, -1.0]), "variance of client 1 must be a finite number"),
         (lambda: mix_heads([[1.0], [2.0]], [0, 0], [1.0, np.nan]), "variance of client 1"),
+        (lambda: mix_heads([[1.0], [2.0]], [0, 0], [1.0, 1.0, 1.0]), "one for each of 2 heads"),
         (lambda: mix_heads([[1.0], [2.0]], [0, 0], mode="learned"), "mode must be one of plugin, fixed, oracle"),
         (lambda: mix_heads([[1.0], [2.0]], [0, 0], mode="fixed"), "strength is needed"),
         (lambda: mix_heads([[1.0], [2.0]], [0, 0], mode="fixed", strength=1.5), "strength must lie in [0, 1]"),

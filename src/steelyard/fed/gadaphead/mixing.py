@@ -237,7 +237,10 @@ def _variances(variances: Any, count: int, mode: str) -> Floats:
         if mode == "plugin":
             raise InputError("variances are needed for mode 'plugin': give an estimate for each head")
         return np.zeros(count)
-    array = np.broadcast_to(np.asarray(variances, dtype=np.float64), (count,))
+    given = np.asarray(variances, dtype=np.float64)
+    if given.ndim and given.shape != (count,):
+        raise InputError(f"variances must be one number, or one for each of {count} heads, got shape {given.shape}")
+    array = np.broadcast_to(given, (count,))
     for client in np.flatnonzero(~(np.isfinite(array) & (array >= 0))):
         raise InputError(f"variance of client {client} must be a finite number of at least 0, got {array[client]}")
     return array

@@ -31,7 +31,7 @@ def average(arrays: Mapping[int, Array], weights: Mapping[int, float]) -> Array:
     for client in clients[1:]:
         share = weights[client] / total if total > 0 else 1.0 / len(clients)
         mean += kind.type(share) * (np.asarray(arrays[client]).astype(kind, copy=False) - first)
-    return mean if first.dtype.kind == "f" else np.rint(mean).astype(first.dtype)
+    return np.asarray(mean if first.dtype.kind == "f" else np.rint(mean).astype(first.dtype))  # 0-d stays an array
 
 
 class Local:
