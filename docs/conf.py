@@ -140,16 +140,21 @@ def _paragraphs(text: str) -> str:
 
 
 def room_page(room: str) -> str:
-    """Return the API reference of a room: its public names, grouped by the method that they belong to."""
+    """Return the API reference of a room: its public names, grouped by the method that they belong to.
+
+    Names that need another extra than the room's, such as the Flower strategy, are told of on the room's own page:
+    these pages are made without what they need.
+    """
     package = f"steelyard.{room}"
     module = importlib.import_module(package)
     groups: dict[str, list[str]] = {}
-    for name in dir(module):
+    for name in module.__all__:
         home = getattr(module, name).__module__
         groups.setdefault(home.removeprefix(f"{package}.").partition(".")[0], []).append(name)
     parts = [f"# `{package}`", str(module.__doc__).strip(), f"Every name is imported from `{package}`."]
+    methods = {row.id for row in catalog.METHODS}
     for method, names in sorted(groups.items()):
-        parts.append(f"## {method}\n\nSee [its card](../methods/{method}.md).")
+        parts.append(f"## {method}" + f"\n\nSee [its card](../methods/{method}.md)." * (method in methods))
         for name in sorted(names, key=str.lower):
             parts.append(f"```{{eval-rst}}\n{_directive(getattr(module, name), f'{package}.{name}')}\n```")
     return "\n\n".join(parts) + "\n"
