@@ -21,7 +21,7 @@ import torch
 from torch_geometric.explain import Explainer, GNNExplainer
 
 from steelyard.graphs.graph import Graph, load_graph
-from steelyard.graphs.graphuat.attribution import Attributor
+from steelyard.graphs.graphuat.attribution import REFERENCE_NODES, Attributor
 from steelyard.graphs.graphuat.prober import NodeProber
 from steelyard.graphs.graphuat.student import GraphUATStudent
 from steelyard.graphs.graphuat.teachers import build_teacher, seeded, train_teacher
@@ -98,7 +98,7 @@ def side_by_side(teacher: torch.nn.Module, student: GraphUATStudent, graph: Grap
     ratios = [slow / fast for slow, fast in zip(theirs, ours, strict=True)]
     return {
         "nodes": count,
-        "once per graph, s": {"check, sort and read": setup, "64 reference nodes": reference},
+        "once per graph, s": {"check, sort and read": setup, f"{REFERENCE_NODES} reference nodes": reference},
         "a node, s": spread(ours),
         f"GNNExplainer, {EPOCHS} epochs, a node, s": spread(theirs),
         "GNNExplainer over ours": spread(ratios),

@@ -13,12 +13,14 @@ from torch import nn
 from steelyard.errors import InputError
 from steelyard.graphs.graph import Graph
 from steelyard.graphs.graphuat.attribution import (
+    REFERENCE_NODES,
     Attributor,
     Settings,
     attribute_uncertainty,
     edge_deletion_scores,
     feature_scores,
     node_numbers,
+    reference_nodes,
 )
 from steelyard.graphs.graphuat.core import fit_coverage
 from steelyard.graphs.graphuat.csbm import generate_csbm
@@ -300,18 +302,20 @@ def test_a_student_of_another_teacher_is_warned_of():
         attribute_uncertainty(teacher, graph, 0, student=stranger)
 
 
-def test_the_default_reference_are_confident_validation_nodes():
+def test_the_default_reference_are_validation_nodes():
     graph, teacher, student = small()
     made = Attributor(teacher, graph, student=student)
-    entropy = made.teacher_entropy
-    val = np.flatnonzero(graph.val_mask.numpy())
-    assert made._reference == [node for node in val if entropy[node] <= np.quantile(entropy[val], 0.9)]
+    assert made._reference == np.flatnonzero(graph.val_mask.numpy()).tolist()
     bare = Graph(graph.x, graph.edge_index, graph.y, train_mask=graph.train_mask)
     assert Attributor(teacher, bare, student=student)._reference == made._reference
     unlabelled = Attributor(teacher, Graph(graph.x, graph.edge_index), on="teacher")
-    assert len(unlabelled._reference) == 27
+    assert unlabelled._reference == list(range(NODES))
     wide = random_graph(3, nodes=400, edges=600)
-    assert len(Attributor(teacher, wide, on="teacher")._reference) == 64
+    drawn = Attributor(teacher, wide, on="teacher")._reference
+    assert len(drawn) == REFERENCE_NODES == 200
+    assert wide.val_mask[drawn].all()
+    assert drawn == sorted(set(drawn)) == reference_nodes(wide, 0).tolist()
+    assert drawn != reference_nodes(wide, 1).tolist()
 
 
 def test_the_reference_itself_has_mean_zero_and_deviation_one():

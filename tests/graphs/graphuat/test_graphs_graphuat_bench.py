@@ -49,7 +49,7 @@ def test_a_planted_cell_has_every_arms_figures(planted_cell):
     known = {metric.name for metric in BENCH.metrics}
     assert all(set(values) <= known for values in found.values())
     assert all(math.isfinite(value) for value in planted_cell.metrics.values())
-    for name in ("teacher_entropy", "neighbour_mean", "counting", "integrated"):
+    for name in ("teacher_entropy", "neighbour_mean", "counting", "integrated", "plain_epistemic"):
         assert {"source_accuracy", "auroc_feature", "auroc_structure", "auroc_coverage"} <= set(found[name])
     for name in ("saliency", "random", "degree", "entropy_gradient"):
         assert {"drop_1", "drop_5", "drop_auc", "edge_precision", "planted_drop"} <= set(found[name])
@@ -194,8 +194,9 @@ def test_names_ties_and_accuracy():
     flat = Scored(np.array([[1.0, 0, 0], [0, 0, 2.0], [1.0, 1.0, 0]]), np.array([[0.0, 0, 0], [1.0, 1, 1]]))
     assert flat.named() == ["feature", "coverage", None]
     assert sources.accuracy(["feature", None, "coverage"], ["feature", "structure", "clean"]) == 0.5
-    other = flat.with_feature(np.array([0.0, 9.0, 9.0]), np.array([0.0, 1.0]))
+    other = flat.with_column("feature", np.array([0.0, 9.0, 9.0]), np.array([0.0, 1.0]))
     assert other.named() == [None, "feature", "feature"]
+    assert flat.nodes[0, 0] == 1.0  # a copy was changed
 
 
 def test_counting_counts():

@@ -7,8 +7,8 @@ import inspect
 import pytest
 
 from steelyard.card import decision_of
-from steelyard.graphs.graphuat import conformance, studies
-from steelyard.graphs.graphuat.attribution import Settings
+from steelyard.graphs.graphuat import conformance
+from steelyard.graphs.graphuat.attribution import REFERENCE_NODES, Settings
 from steelyard.graphs.graphuat.bench import BENCH, PARAMS
 from steelyard.graphs.graphuat.card import CARD
 from steelyard.graphs.graphuat.csbm import generate_csbm
@@ -34,7 +34,7 @@ def test_the_ledger_is_complete():
     [
         (GraphUATStudent, ("strength", "tau", "budget", "backbone", "hidden", "layers", "epochs", "learning_rate")),
         (GraphUATStudent, ("loss",)),
-        (Settings, ("hops", "fanout", "max_edges", "feature_method", "threshold")),
+        (Settings, ("hops", "fanout", "max_edges", "feature_method", "threshold", "coverage")),
         (plant, ("per_group", "extra_words", "extra_edges", "labels_left")),
     ],
 )  # fmt: skip
@@ -46,7 +46,7 @@ def test_the_settings_are_the_parts_own_defaults(part, names):
 def test_the_bench_runs_the_settings():
     assert (PARAMS["epochs"], PARAMS["teacher_epochs"]) == (CONFIG.epochs, CONFIG.teacher_epochs)
     assert PARAMS["judged"] == CONFIG.judged
-    assert CONFIG.reference_nodes == studies.REFERENCE_NODES
+    assert CONFIG.reference_nodes == REFERENCE_NODES
     assert defaults(generate_csbm)["nodes"] == CONFIG.generated_nodes
     assert defaults(train_teacher)["epochs"] == CONFIG.teacher_epochs
 

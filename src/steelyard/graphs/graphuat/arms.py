@@ -27,6 +27,7 @@ RUN = (
 ABLATIONS = (
     _arm("neighbour_mean", "GraphUAT, features replaced by the neighbours' mean", "ablation"),
     _arm("integrated", "GraphUAT, features by integrated gradients", "ablation"),
+    _arm("plain_epistemic", "GraphUAT, coverage by the plain epistemic part", "ablation"),
     _arm("raw_scores", "GraphUAT, raw scores in the place of z-scores", "ablation"),
     _arm("confident_reference", "GraphUAT, confident validation nodes as reference", "ablation"),
     _arm("clean_reference", "GraphUAT, planted clean nodes as reference (a leak)", "ablation"),

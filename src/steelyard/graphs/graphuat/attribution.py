@@ -31,10 +31,8 @@ from steelyard.rng import generator
 
 Array = NDArray[Any]
 Progress = Callable[[int, int], None]
-REFERENCE_NODES = 64
-"""Confident validation nodes that the z-scores are taken against, unless the caller names others."""
-CONFIDENT = 0.9
-"""Share of the validation nodes that counts as confident, by the teacher's entropy: all but the least sure tenth."""
+REFERENCE_NODES = 200
+"""Validation nodes that the z-scores are taken against at most, unless the caller names others."""
 AGREEMENT = 0.9
 """Below this share of equal classes of student and teacher an attribution is not about the teacher: a warning."""
 CoverageMethod = Literal["left", "epistemic"]
@@ -107,8 +105,9 @@ def attribute_uncertainty(
         node_idx: A node number, a sequence of them, or a mask.
         student: A fitted student; None trains one (seconds).
         probes: Which of feature, structure, coverage.
-        reference: Nodes (numbers or mask) that the z-scores compare with. None takes up to 64 confident validation
-            nodes: drawn from all validation nodes but the tenth with the largest teacher's entropy.
+        reference: Nodes (numbers or mask) that the z-scores compare with. None takes the validation nodes, up to
+            200 drawn at random; without any, the nodes that are not trained on. It should be nodes like those asked
+            about but for what makes these unsure: confident nodes alone hardly spread, and all looks uncovered.
         hops: Edges to test: 1 the node's own, 2 also its neighbours'.
         fanout: Neighbours drawn per hop, so that a node's cost does not grow with the graph; None is exact.
         max_edges: Edges tested at most, those with the largest |dTU/d edge weight|. A model without edge weights ranks
@@ -186,7 +185,7 @@ class Attributor:
             self.probes = self.settings.probes
             self.agreement = _agreement(self._reading.alpha, logits, warn=student is not None)
         self._prober = _prober(model, self.graph, self.settings)
-        self._reference = _reference(reference, self.graph, self.teacher_entropy, self.settings.seed)
+        self._reference = _reference(reference, self.graph, self.settings.seed)
         self._reference_scores: Tensor | None = None
         self._evidence: CoverageEvidence | None = None
 
@@ -194,7 +193,7 @@ class Attributor:
         """Return the attributions of some nodes; see :func:`attribute_uncertainty`."""
         nodes = node_numbers(node_idx, self.graph.num_nodes, "node_idx")
         reference = self.reference_scores()
-        results = self._prober.probe(nodes, self.probes, progress=progress)
+        results = self._prober.probe(nodes, self._edits, progress=progress)
         scores = self._scores(results)
         z = standardise(scores, reference)
         shares, sources = source_shares(z), dominant_source(z)
@@ -217,8 +216,14 @@ class Attributor:
     def reference_scores(self) -> Tensor:
         """Return the raw scores of the reference nodes, float64, shape (reference nodes, probes); computed once."""
         if self._reference_scores is None:
-            self._reference_scores = self._scores(self._prober.probe(self._reference, self.probes))
+            self._reference_scores = self._scores(self._prober.probe(self._reference, self._edits))
         return self._reference_scores
+
+    @property
+    def _edits(self) -> tuple[str, ...]:
+        """The probes that edit the graph; what hostile edges add to the epistemic part takes the structure probe."""
+        left = "coverage" in self.probes and self.settings.coverage == "left"
+        return (*self.probes, "structure") if left else self.probes
 
     def _scores(self, results: Sequence[ProbeResult]) -> Tensor:
         columns = []
@@ -232,7 +237,7 @@ class Attributor:
     def _coverage(self, result: ProbeResult) -> float:
         epistemic = self._value("epistemic", result.node)
         assert epistemic is not None, "on a teacher the coverage probe is left out"
-        return epistemic + result.epistemic if self.settings.coverage == "left" else epistemic
+        return max(epistemic + result.epistemic, 0.0) if self.settings.coverage == "left" else epistemic
 
     def _value(self, name: str, node: int) -> float | None:
         return None if self._reading is None else float(getattr(self._reading, name)[node])
@@ -407,21 +412,30 @@ def _prober(model: Any, graph: Graph, settings: Settings) -> NodeProber:
     )
 
 
-def _reference(reference: Any, graph: Graph, teacher_entropy: Array, seed: int) -> list[int]:
+def _reference(reference: Any, graph: Graph, seed: int) -> list[int]:
     if reference is not None:
         nodes = node_numbers(reference, graph.num_nodes, "reference")
         if not nodes:
-            raise InputError("reference is empty: name confident nodes, or leave it out to take validation nodes")
+            raise InputError("reference is empty: name some nodes, or leave it out to take validation nodes")
         return nodes
+    found: list[int] = reference_nodes(graph, seed).tolist()
+    return found
+
+
+def reference_nodes(graph: Graph, seed: int, count: int = REFERENCE_NODES) -> Array:
+    """Return up to ``count`` validation nodes, drawn where there are more, ascending, int64.
+
+    Without validation nodes they are the nodes that are not trained on, without a training mask all nodes.
+
+    Raises:
+        InputError: There is no such node.
+    """
     mask = graph.val_mask
     if mask is None or not bool(mask.any()):
         mask = None if graph.train_mask is None else ~graph.train_mask
-    nodes = list(range(graph.num_nodes)) if mask is None else node_numbers(mask, graph.num_nodes, "val_mask")
-    if not nodes:
-        raise InputError("there is no validation node to compare with; give reference=, the numbers of confident nodes")
-    entropy = teacher_entropy[nodes]
-    confident = np.asarray(nodes)[entropy <= np.quantile(entropy, CONFIDENT)]
-    if len(confident) > REFERENCE_NODES:
-        draw = generator("graphuat", "reference nodes", seed)
-        confident = np.sort(draw.choice(confident, REFERENCE_NODES, replace=False))
-    return confident.tolist()  # type: ignore[no-any-return]
+    nodes = np.arange(graph.num_nodes) if mask is None else np.flatnonzero(mask.cpu().numpy())
+    if not len(nodes):
+        raise InputError("there is no validation node to compare with; give reference=, the numbers of some nodes")
+    if len(nodes) > count:
+        nodes = np.sort(generator("graphuat", "validation nodes", seed).choice(nodes, count, replace=False))
+    return nodes

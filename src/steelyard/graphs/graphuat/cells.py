@@ -158,10 +158,11 @@ def recovery(
         "clean_reference": own.against(own.nodes[np.array(truth) == "clean"]),
         "counting": sources.counted(work, nodes),
         "teacher_entropy": _without_student(work, nodes),
-        "neighbour_mean": own.with_feature(*sources.feature_column(work, nodes.tolist(), "neighbour_mean")),
+        "plain_epistemic": own.with_column("coverage", *(sources.epistemic(some) for some in (inside, reference))),
     }
-    if cell.params["integrated"]:
-        contestants["integrated"] = own.with_feature(*sources.feature_column(work, nodes.tolist(), "integrated"))
+    for method in ("neighbour_mean", "integrated") if cell.params["integrated"] else ("neighbour_mean",):
+        columns = sources.feature_column(work, nodes.tolist(), method)
+        contestants[method] = own.with_column("feature", *columns)
     figures: Figures = {}
     for name, scores in contestants.items():
         figures[name] = {"source_accuracy": sources.accuracy(scores.named(), truth)}

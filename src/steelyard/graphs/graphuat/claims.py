@@ -23,9 +23,9 @@ _BARS = {"feature": (0.75, "extra words"), "structure": (0.85, "wrong edges"), "
 
 def _recovered(source: str, bar: float, what: str) -> Claim:
     return Claim(
-        id=f"auroc_{source}", text=f"The {source} score tells nodes with {what} from the other planted ones: AUROC "
-        f"above {bar:g}", metric=f"auroc_{source}", arm="graphuat", versus=bar, direction="higher", tasks=_PLANTED,
-        paper=_SOURCES,
+        id=f"auroc_{source}", text=f"The {source} score tells nodes with {what} from those of the other groups, the "
+        f"clean one among them: AUROC above {bar:g}", metric=f"auroc_{source}", arm="graphuat", versus=bar,
+        direction="higher", tasks=_PLANTED, paper=_SOURCES,
     )  # fmt: skip
 
 
@@ -73,8 +73,8 @@ CLAIMS = (
         offset=-_COMPARABLE, paper="not of the paper: what the student costs in faithfulness",
     ),
     Claim(
-        id="source_above_teacher_entropy", text="The student's epistemic part is worth having: the right source is "
-        "named more often than by the same probes with the teacher's entropy in its place", metric="source_accuracy",
+        id="source_above_teacher_entropy", text="The student is worth having: the right source is named more often "
+        "than by the same probes on the teacher's entropy, which itself stands for coverage", metric="source_accuracy",
         arm="graphuat", versus="teacher_entropy", direction="higher", tasks=_PLANTED, paper=_OURS,
     ),
     Claim(
@@ -94,6 +94,11 @@ CLAIMS = (
     Claim(
         id="z_scores_matter", text="z-scores name the right source more often than raw scores", arm="graphuat",
         metric="source_accuracy", versus="raw_scores", direction="higher", tasks=_PLANTED, paper=_OURS,
+    ),
+    Claim(
+        id="left_beats_plain_epistemic", text="The epistemic part that stays without hostile edges names the right "
+        "source more often than the plain epistemic part", metric="source_accuracy", arm="graphuat",
+        versus="plain_epistemic", direction="higher", tasks=_PLANTED, paper=_OURS,
     ),
     Claim(
         id="deletion_beats_neighbour_mean", text="Deleting features by gradient x input tells extra words better than "

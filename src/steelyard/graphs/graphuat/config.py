@@ -27,7 +27,7 @@ class Config(Frozen):
     feature_method: Literal["gradient", "integrated", "neighbour_mean"] = knob("d5", "gradient")
     hops: int = knob("d6", 1, ge=1)
     threshold: float = knob("d7", 1e-3, ge=0)
-    coverage: Literal["epistemic"] = knob("d8", "epistemic")
+    coverage: Literal["left", "epistemic"] = knob("d8", "left")
     rule: Literal["z-scores", "raw scores"] = knob("d9", "z-scores")
     reference: Literal["validation nodes", "confident validation nodes"] = knob("d9", "validation nodes")
     reference_nodes: int = knob("d9", 200, ge=1)

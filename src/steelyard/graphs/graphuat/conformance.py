@@ -24,7 +24,7 @@ from steelyard.graphs.graphuat.networks import SparseGCN
 from steelyard.graphs.graphuat.planting import Planted, plant
 from steelyard.graphs.graphuat.sources import accuracy
 from steelyard.graphs.graphuat.student import GraphUATStudent
-from steelyard.graphs.graphuat.studies import reference_nodes, trained_teacher
+from steelyard.graphs.graphuat.studies import trained_teacher
 from steelyard.graphs.graphuat.tasks import as_graph
 from steelyard.rng import derive_seed, generator
 
@@ -37,9 +37,8 @@ _SIZES = {"nodes": 240, "classes": 3, "words": 120, "topic_words": 30, "train_pe
 
 
 def name_sources(teacher: nn.Module, graph: Graph, nodes: NDArray[np.int64], seed: int) -> list[str | None]:
-    """Name the sources by GraphUAT, compared with validation nodes."""
-    reference = reference_nodes(graph, seed)
-    found = attribute_uncertainty(teacher, graph, nodes, reference=reference, seed=seed)
+    """Name the sources by GraphUAT as it comes."""
+    found = attribute_uncertainty(teacher, graph, nodes, seed=seed)
     return [item.dominant_source for item in found]
 
 
@@ -146,9 +145,8 @@ def _drawn(teacher: nn.Module, graph: Graph, nodes: NDArray[np.int64], seed: int
 
 def _unedited(teacher: nn.Module, graph: Graph, nodes: NDArray[np.int64], seed: int) -> list[str | None]:
     """Probe with edits that change nothing: no edge and no feature ever counts, so the epistemic part alone is left."""
-    bare = check_graph(graph)
     found = attribute_uncertainty(
-        teacher, bare, nodes, probes=("coverage",), reference=reference_nodes(bare, seed), seed=seed
+        teacher, check_graph(graph), nodes, probes=("coverage",), coverage="epistemic", seed=seed
     )
     return [item.dominant_source for item in found]
 

@@ -328,7 +328,7 @@ def standardise(scores: Tensor, reference: Tensor) -> Tensor:
         InputError: The reference is empty, of another width, or not finite.
     """
     if reference.ndim != 2 or len(reference) == 0:
-        raise InputError("reference is empty: give at least one confident node to compare the scores with")
+        raise InputError("reference is empty: give at least one node to compare the scores with")
     if scores.shape[-1] != reference.shape[1]:
         raise InputError(f"scores have {scores.shape[-1]} columns, the reference {reference.shape[1]}")
     if not bool(torch.isfinite(reference).all()):

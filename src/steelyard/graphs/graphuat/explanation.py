@@ -25,8 +25,8 @@ class NodeAttribution:
         aleatoric: Its aleatoric part; None if the model has no such split.
         epistemic: Its epistemic part; None likewise.
         teacher_entropy: Entropy of the teacher's prediction.
-        scores: Per probe the raw score: the fall of ``total`` after the feature or edge edit, the epistemic part for
-            coverage.
+        scores: Per probe the raw score: the fall of ``total`` after the feature or edge edit, the epistemic part
+            that stays without the harmful edges for coverage (or as it is, by the setting ``coverage``).
         z: The scores in standard deviations from the mean of the reference nodes.
         shares: The positive z-scores as shares of their sum.
         dominant_source: The probe with the largest z-score; None where two tie.

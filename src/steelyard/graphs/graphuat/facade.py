@@ -62,10 +62,10 @@ class GraphUAT:
         Args:
             node_idx: A node number, a sequence of them, or a mask.
             probes: Which of feature, structure, coverage.
-            reference: Nodes to compare with; None takes confident validation nodes.
+            reference: Nodes to compare with; None takes validation nodes, up to 200.
             progress: Called with (nodes done, nodes).
-            settings: ``hops``, ``fanout``, ``max_edges``, ``feature_method``, ``threshold``; see
-                :func:`attribute_uncertainty`.
+            settings: ``hops``, ``fanout``, ``max_edges``, ``feature_method``, ``threshold``,
+                ``coverage``; see :func:`attribute_uncertainty`.
 
         Raises:
             InputError: :meth:`fit` was not called, or an argument cannot be used.

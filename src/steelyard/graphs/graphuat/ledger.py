@@ -36,8 +36,9 @@ DECISIONS = (
     ),
     Decision(
         id="d6", what="Structure probe", chosen="each incident edge is deleted, both directions together; the score "
-        "is the fall after all harmful ones are deleted", source=Source.RECON, why="the abstract has counterfactual "
-        "probes; a deletion needs no further model. The degrees' normalisation changes with it: part of the effect",
+        "is the largest fall while the harmful ones go one after the other, the worst first", source=Source.RECON,
+        why="the abstract has counterfactual probes; a deletion needs no further model. The last edges may undo what "
+        "the first did. The degrees' normalisation changes with a deletion: part of the effect",
         alternatives=("two hops",), knob="hops",
     ),
     Decision(
@@ -45,9 +46,12 @@ DECISIONS = (
         source=Source.RECON, why="else rounding decides", alternatives=("any threshold",), knob="threshold",
     ),
     Decision(
-        id="d8", what="Coverage probe", chosen="the epistemic part itself", source=Source.RECON,
-        why="labels cannot be added to see; the nearest labelled node and the labels' PageRank mass are given as "
-        "evidence", alternatives=("the fall with a pseudo-label: not built",), knob="coverage",
+        id="d8", what="Coverage probe", chosen="the epistemic part that stays without the hostile edges of the "
+        "structure probe", source=Source.RECON, why="hostile edges carry a node away from the labelled ones of its "
+        "class: conflict, and no lack of labels. On tuning streams of the generated graph, Cora and CiteSeer it named "
+        "82.9 % of the planted sources, the plain part 80.8 %, without harmful features too 82.5 %, without those "
+        "alone 81.0 %. The nearest labelled node and the labels' PageRank mass are given as evidence",
+        alternatives=("epistemic: the plain part", "the fall with a pseudo-label: not built"), knob="coverage",
     ),
     Decision(
         id="d9", what="Which source a node gets", chosen="the largest of the three scores in standard deviations from "
@@ -62,9 +66,9 @@ DECISIONS = (
         why="the abstract: removing what was found should reduce the teacher's uncertainty", knob="target",
     ),
     Decision(
-        id="d11", what="How much is removed", chosen="k edges of a node by every method, all of them where it has "
-        "fewer", source=Source.RECON, why="removing only what helps would flatter a method that may stop; that variant "
-        "is an arm", alternatives=("positive only",), knob="equal_counts",
+        id="d11", what="How much is removed", chosen="k edges of a node by every method; nodes with fewer do not "
+        "count at k", source=Source.RECON, why="removing only what helps would flatter a method that may stop; that "
+        "variant is an arm", alternatives=("positive only",), knob="equal_counts",
     ),
     Decision(
         id="d12", what="Student's network", chosen="a GCN of width 64, 300 epochs of Adam at .01, dropout .2",

@@ -105,7 +105,7 @@ class NodeProber:
         graphs = [self.neighbourhood(node) for node in nodes]
         base = slopes(self.model, self.x, [View(graph) for graph in graphs])
         pairs = [self._pairs(graph, slope) for graph, slope in zip(graphs, base, strict=True)]
-        edges_wanted = bool({"structure", "coverage"} & set(probes))
+        edges_wanted = "structure" in probes
         if not edges_wanted:
             pairs = [some.only(np.zeros(0, dtype=np.int64)) for some in pairs]
         features, edited = self._features(graphs, base) if "feature" in probes else ([], [])

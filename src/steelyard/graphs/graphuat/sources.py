@@ -27,11 +27,12 @@ class Scored:
     nodes: Array
     reference: Array
 
-    def with_feature(self, nodes: Array, reference: Array) -> Scored:
-        """Return these scores with another feature probe's."""
-        return Scored(
-            np.column_stack([nodes, self.nodes[:, 1:]]), np.column_stack([reference, self.reference[:, 1:]])
-        )  # fmt: skip
+    def with_column(self, source: str, nodes: Array, reference: Array) -> Scored:
+        """Return these scores with another probe's for one source, of nodes (n,) and of the reference (m,)."""
+        other = Scored(self.nodes.copy(), self.reference.copy())
+        place = SOURCES.index(source)
+        other.nodes[:, place], other.reference[:, place] = nodes, reference
+        return other
 
     def against(self, reference: Array) -> Scored:
         """Return these scores with other reference scores."""
@@ -57,6 +58,11 @@ def scored(made: Attributor, found: UncertaintyAttribution, reference: Uncertain
     """Return the raw scores of an attribution; without a student the teacher's entropy stands for coverage."""
     coverage = "teacher_entropy" if made.on == "teacher" else ""
     return Scored(raw(found, coverage), raw(reference, coverage))
+
+
+def epistemic(items: UncertaintyAttribution) -> Array:
+    """Return the epistemic parts (n,) as they are, with what hostile edges add to them."""
+    return np.array([item.epistemic for item in items], dtype=np.float64)
 
 
 def feature_column(work: Study, nodes: Sequence[int], method: FeatureMethod) -> tuple[Array, Array]:

@@ -13,13 +13,13 @@ from torch import nn
 from steelyard.contracts import CellInput
 from steelyard.errors import InputError
 from steelyard.graphs.graph import Graph
+from steelyard.graphs.graphuat.attribution import reference_nodes
 from steelyard.graphs.graphuat.planting import Planted
 from steelyard.graphs.graphuat.student import GraphUATStudent
 from steelyard.graphs.graphuat.teachers import build_teacher, load_teacher, train_teacher
-from steelyard.rng import derive_seed, generator
+from steelyard.rng import derive_seed
 
 Nodes = NDArray[np.int64]
-REFERENCE_NODES = 200
 
 
 @dataclass(frozen=True)
@@ -90,15 +90,6 @@ def drawn_nodes(graph: Graph, rng: np.random.Generator, count: int, taken: Nodes
     if not len(free):
         raise InputError("graph has no test node with an edge, so there is nothing to remove; mark test nodes")
     return np.sort(rng.permutation(free)[:count])
-
-
-def reference_nodes(graph: Graph, seed: int, count: int = REFERENCE_NODES) -> Nodes:
-    """Return up to ``count`` validation nodes, drawn where there are more, ascending."""
-    assert graph.val_mask is not None
-    nodes = np.flatnonzero(graph.val_mask.numpy())
-    if len(nodes) > count:
-        nodes = np.sort(generator("graphuat", "validation nodes", seed).choice(nodes, count, replace=False))
-    return nodes
 
 
 def mean_of(values: Any) -> float | None:
