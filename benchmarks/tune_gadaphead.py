@@ -1,17 +1,21 @@
 """Renew the settings of GAdapHead's bench on tuning streams, which no verdict is read from.
 
-Every arm has three settings to choose from, those of its own knob: the threshold of the groups, the pull of FedProx,
-the share of the head in FedRep's rounds, and for arms without a knob the learning rate. Chosen is the highest mean
-greedy return over all evaluations, which is less of an accident than that of the last one. Long training alone, on the
-same streams, gives what a task's returns are compared with.
+Every arm tries five settings on the same seeds. Three are learning rates; then, at the best rate, an arm with a knob of
+its own (the threshold of the groups, the pull of FedProx, the head's share of FedRep's rounds) tries two other values
+of it, and an arm without one tries a rate on either side. Chosen is the highest mean greedy return over all
+evaluations, which is less of an accident than that of the last one. Long training alone, at the first settings and on
+the same streams, gives what a task's returns are compared with.
 
-Run: python benchmarks/tune_gadaphead.py [--seeds 3] [--tasks minigrid pendulum] (about half an hour on one core).
+Run: python benchmarks/tune_gadaphead.py [--seeds 3] [--tasks minigrid pendulum] [--arms ...] [--jobs 2]
+(240 trainings of some ten seconds, and long ones for the references.)
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor, ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,79 +25,122 @@ from steelyard.contracts import CellInput
 from steelyard.fed import gadaphead
 from steelyard.fed.gadaphead import bench, deep
 
-RATES: list[dict[str, Any]] = [{"learning_rate": rate} for rate in (5e-4, 1e-3, 2e-3)]
-THRESHOLDS: list[dict[str, Any]] = [{"threshold": threshold} for threshold in (0.6, 0.8, 1.0)]
-GRIDS: dict[str, list[dict[str, Any]]] = {
-    "local": RATES,
-    "fedavg": RATES,
-    "fedper": RATES,
-    "centralised": RATES,
-    "fedprox": [{"prox_mu": pull} for pull in (1e-3, 1e-2, 1e-1)],
-    "fedrep": [{"head_share": share} for share in (0.3, 0.5, 0.7)],
-    "clustered": THRESHOLDS,
-    "gadaphead": THRESHOLDS,
+Settings = dict[str, Any]
+RATES = (1e-3, 5e-4, 2e-3)
+KNOBS: dict[str, tuple[str, tuple[float, float, float]]] = {
+    "fedprox": ("prox_mu", (1e-2, 1e-3, 1e-1)),
+    "fedrep": ("head_share", (0.5, 0.3, 0.7)),
+    "clustered": ("threshold", (1.0, 0.8, 0.6)),
+    "gadaphead": ("threshold", (1.0, 0.8, 0.6)),
 }
+"""An arm's own knob, and its values: the first one while rates are tried."""
+ARMS = ("local", "fedper", "centralised", "gadaphead", "fedavg", "clustered", "fedprox", "fedrep")
 
 
-def cell_of(task: str, arm: str, config: dict[str, Any], seed: int) -> CellInput:
-    """Return the cell of one setting on one tuning seed."""
+def first_settings(arm: str) -> list[Settings]:
+    """Return the learning rates, at the first value of the arm's knob."""
+    own = {KNOBS[arm][0]: KNOBS[arm][1][0]} if arm in KNOBS else {}
+    return [{"learning_rate": rate, **own} for rate in RATES]
+
+
+def further_settings(arm: str, best: Settings) -> list[Settings]:
+    """Return two settings beside the best of the first: other values of the knob, or rates on either side."""
+    if arm in KNOBS:
+        name, values = KNOBS[arm]
+        return [{**best, name: value} for value in values[1:]]
+    return [{**best, "learning_rate": round(factor * best["learning_rate"], 7)} for factor in (0.7, 1.4)]
+
+
+def cell_of(task: str, arm: str, config: Settings, seed: int) -> CellInput:
+    """Return the cell of one setting on one tuning seed, with the full profile's rounds, steps and episodes."""
     spec = bench.BENCH
+    profile = spec.profiles["full"]
+    own = next(block.params for block in profile.blocks if task in block.tasks and "gadaphead" in block.arms)
+    params = {**profile.params, **(own or {})}
     return CellInput(
-        task, arm, {**spec.arm(arm).config, **config}, spec.profiles["full"].params, {}, seed, spec.task(task).load(),
-        root="tuning",
-    )  # fmt: skip
+        task, arm, {**spec.arm(arm).config, **config}, params, {}, seed, spec.task(task).load(), root="tuning"
+    )
 
 
-def suite_of(task: str) -> deep.Suite:
-    """Return the tasks of a suite."""
-    return deep.SUITES[task](cell_of(task, "local", {}, 0))
-
-
-def measured(task: str, arm: str, config: dict[str, Any], seed: int) -> deep.Curve:
-    """Return the greedy returns of one setting on one tuning seed."""
+def measured(task: str, arm: str, config: Settings, seed: int) -> np.ndarray:
+    """Return the greedy returns (T, N) of one setting on one tuning seed."""
     cell = cell_of(task, arm, config, seed)
     suite = deep.SUITES[task](cell)
-    return deep.centralised(cell, suite) if arm == "centralised" else deep.federated(cell, suite)
+    return (deep.centralised if arm == "centralised" else deep.federated)(cell, suite).returns
 
 
-def tuned(task: str, seeds: range) -> dict[str, Any]:
-    """Try every setting of every arm on one task."""
-    chosen = {}
-    for arm, grid in GRIDS.items():
-        tried = []
-        for config in grid:
-            curves = [measured(task, arm, config, seed) for seed in seeds]
-            score = float(np.mean([curve.returns.mean() for curve in curves]))
-            last = float(np.mean([curve.returns[-1].mean() for curve in curves]))
-            tried.append({"config": config, "score": round(score, 4), "last": round(last, 4)})
-            print(task, arm, tried[-1], flush=True)
-        best = max(tried, key=lambda one: (one["score"], one["last"]))
-        chosen[arm] = {**best, "seeds": list(seeds), "tried": tried}
+def tried(
+    pool: Executor, seeds: range, wanted: Iterable[tuple[str, str, Settings]]
+) -> dict[tuple[str, str], list[Settings]]:
+    """Measure settings of arms on tasks, and return them with their scores by task and arm."""
+    running = [(task, arm, config, [pool.submit(measured, task, arm, config, seed) for seed in seeds])
+               for task, arm, config in wanted]  # fmt: skip
+    found: dict[tuple[str, str], list[Settings]] = {}
+    for task, arm, config, futures in running:
+        curves = [future.result() for future in futures]
+        score, last = (float(np.mean([part(curve) for curve in curves])) for part in (np.mean, _last))
+        found.setdefault((task, arm), []).append({"config": config, "score": round(score, 4), "last": round(last, 4)})
+        print(task, arm, found[task, arm][-1], flush=True)
+    return found
+
+
+def _last(returns: np.ndarray) -> float:
+    return float(returns[-1].mean())
+
+
+def best_of(rows: list[Settings]) -> Settings:
+    """Return the row of the highest score."""
+    return max(rows, key=lambda row: (row["score"], row["last"]))
+
+
+def tune(pool: Executor, tasks: list[str], arms: list[str], seeds: range) -> dict[str, dict[str, Any]]:
+    """Return the chosen settings by task and arm, with all that were tried."""
+    rows = tried(pool, seeds, [(task, arm, one) for task in tasks for arm in arms for one in first_settings(arm)])
+    beside = [(*key, one) for key, own in rows.items() for one in further_settings(key[1], best_of(own)["config"])]
+    for key, more in tried(pool, seeds, beside).items():
+        rows[key] += more
+    chosen: dict[str, dict[str, Any]] = {}
+    for (task, arm), own in rows.items():
+        chosen.setdefault(task, {})[arm] = {**best_of(own), "seeds": list(seeds), "tried": own}
     return chosen
 
 
+def references(pool: Executor, tasks: list[str], seeds: range) -> dict[str, list[float]]:
+    """Return the best that long training alone reached at any evaluation, over seeds and clients of one task."""
+    running = {task: [pool.submit(measured, task, "local_long", {}, seed) for seed in seeds] for task in tasks}
+    found = {}
+    for task, futures in running.items():
+        best = np.max([future.result().max(axis=0) for future in futures], axis=0)
+        kinds = deep.SUITES[task](cell_of(task, "local", {}, 0)).kinds
+        found[task] = [round(float(best[kinds == kind].max()), 4) for kind in kinds]
+        print(task, "reference of each client", found[task], flush=True)
+    return found
+
+
+def renew(name: str, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change one of the files beside the bench."""
+    path = Path(str(gadaphead.__path__[0])) / f"{name}.json"
+    kept = json.loads(path.read_text(encoding="utf-8"))
+    change(kept)
+    path.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
 def main() -> None:
-    """Write ``references.json`` and ``tuned.json`` beside the bench."""
+    """Write ``tuned.json`` and ``references.json`` beside the bench; what was not asked for stays as it is."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--tasks", nargs="+", default=sorted(deep.SUITES))
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--tasks", nargs="*", default=sorted(deep.SUITES))
+    parser.add_argument("--arms", nargs="*", default=list(ARMS))
+    parser.add_argument("--references", nargs="*", default=sorted(deep.SUITES), help="tasks whose references to renew")
     wanted = parser.parse_args()
-    seeds, folder = range(wanted.seeds), Path(str(gadaphead.__path__[0]))
-    for task in wanted.tasks:
-        for name, make in (("references", reference), ("tuned", tuned)):
-            path = folder / f"{name}.json"
-            kept = json.loads(path.read_text(encoding="utf-8"))
-            kept[task] = make(task, seeds)
-            path.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-
-
-def reference(task: str, seeds: range) -> list[float]:
-    """Return what long training alone reached at best on each client's task, over seeds and clients of one task."""
-    curves = [measured(task, "local_long", {}, seed) for seed in seeds]
-    best = np.max([curve.returns.max(axis=0) for curve in curves], axis=0)
-    kinds = suite_of(task).kinds
-    print(task, "reference of each client", best.round(3).tolist(), flush=True)
-    return [round(float(best[kinds == kind].max()), 4) for kind in kinds]
+    seeds = range(wanted.seeds)
+    with ProcessPoolExecutor(wanted.jobs) as pool:
+        if wanted.references:
+            long = references(pool, wanted.references, seeds)
+            renew("references", lambda kept: kept.update(long))
+        for task, rows in tune(pool, wanted.tasks, wanted.arms, seeds).items():
+            renew("tuned", lambda kept, task=task, rows=rows: kept.setdefault(task, {}).update(rows))
 
 
 if __name__ == "__main__":

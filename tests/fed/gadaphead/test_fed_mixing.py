@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from steelyard.errors import InputError, NoEffectWarning
-from steelyard.fed import AdaptiveMix, group_clients, head_prototypes, mix_heads, plug_in_strength
+from steelyard.fed import (
+    AdaptiveMix,
+    group_clients,
+    head_prototypes,
+    mix_heads,
+    optimal_sharing_strength,
+    plug_in_strength,
+)
 from steelyard.fed.gadaphead import rows
 
 GROUPS = np.array([0, 1, 0, 2, 1, 0])
@@ -104,6 +111,30 @@ def test_including_oneself_gives_the_same_heads(seed, V):
     np.testing.assert_allclose(with_self.heads[free], left_out.heads[free], atol=1e-12)
     sizes = np.array([3, 2, 3, 1, 2, 3])
     np.testing.assert_allclose(left_out.lam[free], ((sizes - 1) / sizes * with_self.lam)[free], rtol=1e-9)
+
+
+@given(seeds, st.floats(0.01, 5), st.booleans())
+def test_a_debiased_strength_is_the_closed_form_at_the_debiased_mismatch(seed, V, valued):
+    heads = heads_of(seed)
+    variances = V * np.random.default_rng(seed).uniform(0.2, 1, 6)
+    mixed = mix_heads(heads, GROUPS, variances, np.diag([1.0, 0.5, 2.0, 0.1, 1.0]) if valued else None, "debiased")
+    for i in (0, 1, 2, 4, 5):
+        others = [j for j in range(6) if GROUPS[j] == GROUPS[i] and j != i]
+        shared = variances[others].mean() / len(others)
+        expected = optimal_sharing_strength(variances[i], shared, mixed.mismatch[i])
+        assert mixed.lam[i] == pytest.approx(expected, rel=1e-9)
+        assert mixed.lam[i] <= variances[i] / (variances[i] + shared) + 1e-12
+    plain = mix_heads(heads, GROUPS, variances, np.diag([1.0, 0.5, 2.0, 0.1, 1.0]) if valued else None)
+    assert (mixed.lam <= plain.lam + 1e-12).all()
+
+
+def test_two_equally_unsure_clients_meet_in_the_middle():
+    heads = np.array([[1.0, 0.0], [0.9, 0.1]])
+    assert mix_heads(heads, [0, 0], [9.0, 9.0]).lam.tolist() == [1, 1]  # they swap
+    met = mix_heads(heads, [0, 0], [9.0, 9.0], mode="debiased")
+    assert met.lam.tolist() == [0.5, 0.5]
+    np.testing.assert_allclose(met.heads, np.tile(heads.mean(axis=0), (2, 1)))
+    assert mix_heads(heads, [0, 0], [0.0, 0.0], mode="debiased").lam.tolist() == [0, 0]
 
 
 def test_mismatch_is_unbiased_before_it_is_cut_off():
@@ -205,7 +236,7 @@ def test_rows_beyond_one_block(monkeypatch):
         (lambda: mix_heads([[1.0], [2.0]], [0, 0], [1.0, -1.0]), "variance of client 1 must be a finite number"),
         (lambda: mix_heads([[1.0], [2.0]], [0, 0], [1.0, np.nan]), "variance of client 1"),
         (lambda: mix_heads([[1.0], [2.0]], [0, 0], [1.0, 1.0, 1.0]), "one for each of 2 heads"),
-        (lambda: mix_heads([[1.0], [2.0]], [0, 0], mode="learned"), "mode must be one of plugin, fixed, oracle"),
+        (lambda: mix_heads([[1.0], [2.0]], [0, 0], mode="learned"), "mode must be one of plugin, debiased, "),
         (lambda: mix_heads([[1.0], [2.0]], [0, 0], mode="fixed"), "strength is needed"),
         (lambda: mix_heads([[1.0], [2.0]], [0, 0], mode="fixed", strength=1.5), "strength must lie in [0, 1]"),
         (lambda: mix_heads([[1.0], [2.0]], [0, 0], mode="oracle"), "truth is needed"),
@@ -213,6 +244,8 @@ def test_rows_beyond_one_block(monkeypatch):
         (lambda: mix_heads([[1.0], [2.0]], [0, 0], [1.0, 1.0], np.eye(2)), "sigma must be the (1, 1)"),
         (lambda: mix_heads([[1.0], [2.0]], [0, 0], [1.0, 1.0], [np.eye(1)] * 3), "or one for each of 2 heads, got 3"),
         (lambda: AdaptiveMix(variance="bootstrap"), "variance must be one of refit, split, iterates"),
+        (lambda: mix_heads([[1.0], [2.0]], [0, 0], mode="debiased"), "variances are needed for mode 'debiased'"),
+        (lambda: AdaptiveMix(estimate="mean"), "estimate must be one of plugin, debiased"),
         (lambda: AdaptiveMix(warmup=-1), "warmup"),
         (lambda: AdaptiveMix(ema=1.0), "ema must lie in [0, 1)"),
         (lambda: AdaptiveMix(staleness=0.0), "staleness must lie in (0, 1]"),
@@ -271,7 +304,7 @@ def test_mix_over_rounds_is_mix_heads():
     mixing = AdaptiveMix(warmup=0)
     mixing.smooth(dict(enumerate(V)))
     mixed, lam, mismatch = mix(mixing, 1, heads, GROUPS)
-    expected = mix_heads(heads, GROUPS, V)
+    expected = mix_heads(heads, GROUPS, V, mode="debiased")
     assert np.stack([mixed[i] for i in range(6)]).tobytes() == expected.heads.tobytes()
     assert [lam[i] for i in range(6)] == expected.lam.tolist()
     assert [mismatch[i] for i in range(6)] == expected.mismatch.tolist()

@@ -112,7 +112,7 @@ def test_one_round_is_mix_heads(seed):
     strategy = begun(GAdapHead(mixing=AdaptiveMix(warmup=0)))
     sent = strategy.aggregate(1, updates)
     heads, variances = [u.head for u in updates.values()], [u.variance for u in updates.values()]
-    expected = mix_heads(heads, list(strategy.groups.values()), variances)
+    expected = mix_heads(heads, list(strategy.groups.values()), variances, mode="debiased")
     assert np.stack([sent[client].head for client in range(6)]).tobytes() == expected.heads.tobytes()
     assert list(strategy.lam.values()) == expected.lam.tolist()
     assert list(strategy.mismatch.values()) == expected.mismatch.tolist()

@@ -24,6 +24,7 @@ SHARED = (
     _arm("fixed_half", "Half and half, whoever it is", "ablation", derived=True),
     _arm("wrong_groups", "Adaptive, in groups drawn at random", "ablation", derived=True),
     _arm("one_group", "Adaptive, all in one group", "ablation", derived=True),
+    _arm("plain_plugin", "Adaptive, plain plug-in strength", "ablation", derived=True),
     _arm("split", "Adaptive, variance of two halves", "ablation", derived=True),
     _arm("iterates", "Adaptive, variance of iterates", "ablation", derived=True),
     _arm("euclidean", "Adaptive, distances of the weights", "ablation", derived=True),

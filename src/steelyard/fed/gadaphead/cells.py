@@ -72,6 +72,7 @@ def _every_way(cell: CellInput, clients: Clients, groups: Ints, threshold: float
         "fixed_half": sharing.at_strength(fits, groups, 0.5),
         "wrong_groups": sharing.adaptive(fits, sharing.wrong_groups(groups, cell.rng("wrong groups"))),
         "one_group": sharing.adaptive(fits, everyone),
+        "plain_plugin": sharing.plain_plugin(fits, groups),
         "split": sharing.adaptive(fits, groups, "split"),
         "iterates": sharing.adaptive(fits, groups, "iterates"),
         "euclidean": sharing.euclidean(fits, groups),

@@ -28,6 +28,7 @@ _RIVALS = {
     "wrong_groups": ("of the same rule in groups drawn at random", _OURS),
     "one_group": ("of the same rule with all clients in one group", _OURS),
     "fixed_half": ("of half and half for every client", _THEORY),
+    "plain_plugin": ("of the plain plug-in strength, whose mismatch is not debiased", _OURS),
     "split": ("of the same rule with the variance of two halves", _OURS),
     "iterates": ("of the same rule with the variance of iterates", _OURS),
 }

@@ -15,7 +15,7 @@ class Config(Frozen):
 
     part: Literal["head"] = knob("d1", "head")
     prototype: Literal["others", "inclusive"] = knob("d2", "others")
-    strength: Literal["plugin", "fixed", "oracle"] = knob("d3", "plugin")
+    strength: Literal["debiased", "plugin", "fixed", "oracle"] = knob("d3", "debiased")
     metric: Literal["values", "euclidean"] = knob("d4", "values")
     variance: Literal["refit", "split", "iterates"] = knob("d5", "refit")
     ema: float = knob("d6", 0.9, ge=0, lt=1)

@@ -66,9 +66,9 @@ class DqnSettings:
         head_share: share of the round that is given to the head when alternating.
         refit_samples: transitions of the replay minibatch that the variance is computed on.
         ridge: relative ridge of the refit.
-        whole_replay: scale the variance of the minibatch's refit by its share of the replay: the variance of a head
-            that was trained on all of it. False is the literal proxy, which on tuning streams was 10 to 100 times the
-            spread of heads after one more round from the same state.
+        whole_replay: scale the variance of the minibatch's refit by its share of the replay, because the head was
+            trained on all of it. False is the variance of a fit on the minibatch alone, which on tuning streams was 10
+            to 100 times the spread of heads after one more round from the same state.
         pseudo_reward: size of the residual that the refit adds as though seen once (see ``refit_head``).
     """
 
@@ -90,7 +90,7 @@ class DqnSettings:
     refit_samples: int = 512
     ridge: float = 1e-2
     pseudo_reward: float = 1.0
-    whole_replay: bool = False
+    whole_replay: bool = True
 
     def __post_init__(self) -> None:
         """Refuse settings outside their range."""

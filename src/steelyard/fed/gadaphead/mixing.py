@@ -18,11 +18,13 @@ from steelyard.fed.gadaphead.core import shares, squared_norm
 from steelyard.fed.gadaphead.grouping import GroupAssignment, members_of
 from steelyard.fed.gadaphead.rows import Row, as_row, combine, distances, is_finite
 
-Mode = Literal["plugin", "fixed", "oracle"]
+Mode = Literal["plugin", "debiased", "fixed", "oracle"]
+Estimate = Literal["plugin", "debiased"]
 Variance = Literal["refit", "split", "iterates"]
 Floats = NDArray[np.float64]
 
-MODES = ("plugin", "fixed", "oracle")
+MODES = ("plugin", "debiased", "fixed", "oracle")
+ESTIMATES = ("plugin", "debiased")
 PROXIES = ("refit", "split", "iterates")
 
 
@@ -97,15 +99,17 @@ def mix_heads(
 
     A share of 0 leaves a head and a share of 1 replaces it by the prototype, bit for bit. Heads of a group are computed
     from that group alone. For "plugin" the share is V_i (1 - m) / |w_i - p|^2 with m the client's own weight in its
-    prototype, 0 if left out.
+    prototype, 0 if left out. For "debiased" the squared distance counts as no less than what it would be expected to be
+    without any mismatch, V_i + V_g: two equally unsure clients then never do more than meet in the middle, while the
+    plain plug-in may let them swap heads.
 
     Args:
         heads: Shape (N, d) or (N, d, k), as they are after a round that all clients began with one trunk.
         groups: A :class:`GroupAssignment` or labels, shape (N,).
-        variances: Estimates of each head's variance, shape (N,), in the norm of ``sigma``; needed for "plugin".
+        variances: Estimates of each head's variance, shape (N,), in the norm of ``sigma``; needed to estimate shares.
         sigma: Second moment of the features, one (d, d) for all or one (or None) for each client; None: Euclidean.
-        mode: Where the share comes from: "plugin" estimates it, "fixed" takes ``strength``, "oracle" takes the best one
-            for the ``truth``.
+        mode: Where the share comes from: "plugin" and "debiased" estimate it, "fixed" takes ``strength``, "oracle" is
+            the best one for the ``truth``.
         strength: For "fixed": a number in [0, 1] or one for each client.
         truth: For "oracle": the true heads, shape of ``heads``.
         leave_one_out: Prototype without the client itself.
@@ -126,7 +130,7 @@ def mix_heads(
     for own in members_of(labels):
         group = [Member(rows[i], variance[i], moments[i], weighing[i]) for i in own]
         aim = None if wanted is None else wanted[own]
-        means, lam[own], mismatch[own] = choose(group, shape[1], aim, leave_one_out, clip)
+        means, lam[own], mismatch[own] = choose(group, shape[1], aim, leave_one_out, clip, mode == "debiased")
         combine(means, [rows[i] for i in own], [proto[i] for i in own], lam[own], [mixed[i] for i in own])
     return MixResult(mixed.reshape(shape), lam, proto.reshape(shape), mismatch)
 
@@ -137,28 +141,30 @@ def choose(
     wanted: Floats | None = None,
     leave_one_out: bool = True,
     clip: tuple[float, float] = (0.0, 1.0),
+    debiased: bool = False,
 ) -> Choice:
     """Return how the heads of one group mix.
 
     Args:
         group: Its clients; rows of one length and dtype.
         features: First dimension d of a head.
-        wanted: Shares (n,), or true heads (n, d * k) for which the best shares are taken; None: plug-in.
+        wanted: Shares (n,), or true heads (n, d * k) for which the best shares are taken; None: estimated ones.
         leave_one_out: Prototype without the client itself.
         clip: Lowest and highest share.
+        debiased: Estimate with the debiased mismatch; else the plain plug-in.
     """
     means = _means(np.array([member.weight for member in group]), leave_one_out)
     if len(group) < 2:
         return Choice(means, np.zeros(len(group)), np.zeros(len(group)))
     apart, towards, same = _geometry(group, means, features, wanted)
     variance, own = np.array([member.variance for member in group]), np.diag(means)
+    noise = means**2 @ variance + (1.0 - 2.0 * own) * variance
     if wanted is None:
-        lam = shares(variance * (1.0 - own), apart, same)
+        lam = shares(variance * (1.0 - own), np.maximum(apart, noise) if debiased else apart, same)
     elif wanted.ndim == 1:
         lam = wanted
     else:
         lam = np.divide(towards, apart, out=np.zeros(len(group)), where=apart > 0)
-    noise = means**2 @ variance + (1.0 - 2.0 * own) * variance
     return Choice(means, np.clip(lam, *clip), np.maximum(0.0, apart - noise))
 
 
@@ -234,8 +240,8 @@ def _variances(variances: Any, count: int, mode: str) -> Floats:
     if mode not in MODES:
         raise InputError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
     if variances is None:
-        if mode == "plugin":
-            raise InputError("variances are needed for mode 'plugin': give an estimate for each head")
+        if mode in ESTIMATES:
+            raise InputError(f"variances are needed for mode {mode!r}: give an estimate for each head")
         return np.zeros(count)
     given = np.asarray(variances, dtype=np.float64)
     if given.ndim and given.shape != (count,):
@@ -255,8 +261,8 @@ def _moments(sigma: Any, count: int) -> list[Floats | None]:
 
 
 def _wanted(mode: str, strength: Any, truth: Any, shape: tuple[int, ...]) -> Floats | None:
-    """Return the fixed shares (N,), the true heads (N, d * k), or None for "plugin"."""
-    if mode == "plugin":
+    """Return the fixed shares (N,), the true heads (N, d * k), or None where shares are estimated."""
+    if mode in ESTIMATES:
         return None
     if mode == "fixed":
         if strength is None:
@@ -281,7 +287,8 @@ class AdaptiveMix:
         sigma: Measure distances in values where clients send the second moment of their features.
         staleness: Factor in (0, 1] by which a head's weight in prototypes falls with each round of absence.
         leave_one_out: Prototype without the client itself.
-        strength: A fixed share in [0, 1] for all; None: the plug-in.
+        strength: A fixed share in [0, 1] for all; None: estimated.
+        estimate: How: "debiased" or "plugin", see :func:`mix_heads`.
 
     Raises:
         InputError: A setting outside its range.
@@ -297,8 +304,11 @@ class AdaptiveMix:
         staleness: float = 0.9,
         leave_one_out: bool = True,
         strength: float | None = None,
+        estimate: Estimate = "debiased",
     ) -> None:
         check_clip(clip)
+        if estimate not in ESTIMATES:
+            raise InputError(f"estimate must be one of {', '.join(ESTIMATES)}, got {estimate!r}")
         if variance not in PROXIES:
             raise InputError(f"variance must be one of {', '.join(PROXIES)}, got {variance!r}")
         if warmup < 0:
@@ -317,7 +327,7 @@ class AdaptiveMix:
             )
         self.variance, self.clip, self.warmup, self.ema = variance, clip, warmup, ema
         self.sigma, self.staleness = sigma, staleness
-        self.leave_one_out, self.strength = leave_one_out, strength
+        self.leave_one_out, self.strength, self.estimate = leave_one_out, strength, estimate
         self._smoothed: dict[int, float] = {}
 
     def smooth(self, variances: Mapping[int, float]) -> None:
@@ -359,7 +369,8 @@ class AdaptiveMix:
                 for client, row in zip(own, flat, strict=True)
             ]
             fixed = None if self.strength is None else np.full(len(own), self.strength)
-            choice = choose(group, len(heads[own[0]]), fixed, self.leave_one_out, self.clip)
+            debiased = self.estimate == "debiased"
+            choice = choose(group, len(heads[own[0]]), fixed, self.leave_one_out, self.clip, debiased)
             share = choice.lam if round > self.warmup else np.zeros(len(own))
             outs = np.empty((len(group), group[0].row.size), dtype=common)
             combine(choice.means, [member.row for member in group], None, share, cast(Sequence[Row], outs))

@@ -31,6 +31,8 @@ def labels_of(heads: Floats, threshold: float = LINEAR_THRESHOLD, linkage: Linka
 def adaptive(fits: Fits, groups: Ints, proxy: str = "refit", second_moment: Floats | None = None) -> Shared:
     """Mix each head with the mean of the others of its group, as strongly as the closed form says.
 
+    The mismatch in it is debiased: see :func:`steelyard.fed.gadaphead.mixing.mix_heads`.
+
     Args:
         fits: Of the clients.
         groups: Of the clients, shape (N,).
@@ -38,13 +40,19 @@ def adaptive(fits: Fits, groups: Ints, proxy: str = "refit", second_moment: Floa
         second_moment: Metric of the distances (d, d); None: that of the fits.
     """
     metric = fits.second_moment if second_moment is None else second_moment
-    mixed = mix_heads(fits.heads, groups, fits.variances[proxy], sigma=metric)
+    mixed = mix_heads(fits.heads, groups, fits.variances[proxy], sigma=metric, mode="debiased")
+    return Shared(mixed.heads, mixed.lam, groups)
+
+
+def plain_plugin(fits: Fits, groups: Ints) -> Shared:
+    """Mix as `adaptive` does, at the variance's share of the squared distance, which has no bound below 1."""
+    mixed = mix_heads(fits.heads, groups, fits.variances["refit"], sigma=fits.second_moment)
     return Shared(mixed.heads, mixed.lam, groups)
 
 
 def euclidean(fits: Fits, groups: Ints) -> Shared:
     """Mix as `adaptive` does, with distances and variances of the weights and not of values."""
-    mixed = mix_heads(fits.heads, groups, fits.variances["weights"])
+    mixed = mix_heads(fits.heads, groups, fits.variances["weights"], mode="debiased")
     return Shared(mixed.heads, mixed.lam, groups)
 
 
