@@ -92,6 +92,13 @@ def _changed(**columns):
         (_changed(days=np.repeat(["a", "b", "c"], 40)), {"client": "ward", "target": "days"}, "two different texts"),
         (_changed(days=np.ones(120)), {"client": "ward", "target": "days"}, "alike"),
         (_changed(days=np.r_[np.nan, np.arange(119.0)]), {"client": "ward", "target": "days"}, "row 1"),
+        (_changed(days=1e308 * np.resize([1.0, -1.0, 1.0], 120)), {"client": "ward", "target": "days"}, "too large"),
+        (
+            _changed(ward=np.repeat(["a", "", "c"], 40)),
+            {"client": "ward", "target": "days"},
+            "row 41.*client is missing",
+        ),
+        (_changed(ward=np.r_[np.nan, np.ones(119)]), {"client": "ward", "target": "days"}, "row 1.*client is missing"),
         ("no_such_table.csv", {"client": "ward", "target": "days"}, "no_such_table.csv"),
     ],
 )
@@ -133,9 +140,29 @@ def test_learners_of_ones_own_are_weighed():
     np.testing.assert_array_equal(found["fedper"], found["local"])  # there is no trunk to share
 
 
+def _weighed(make=lambda: _walkers(np.ones((2, 3))), evaluate=lambda *_: 0.0, **settings):
+    return user.weigh_clients(make, ({}, np.zeros(3)), evaluate, rounds=1, **settings)
+
+
 @pytest.mark.parametrize(
-    ("settings", "named"), [({"arms": ("fedpr",)}, "Did you mean 'fedper'"), ({"seeds": 0}, "seeds")]
+    ("settings", "named"),
+    [
+        ({"arms": ("fedpr",)}, "Did you mean 'fedper'"),
+        ({"arms": ("fedprox",)}, "'fedprox' is not known"),  # its pull is in clients that know of it
+        ({"seeds": 0}, "seeds"),
+        ({"evaluate": lambda *_: np.nan}, "evaluate: .* finite number, got nan for client 0"),
+        ({"evaluate": lambda *_: "good"}, "evaluate: .* got 'good'"),
+        ({"make": iter([_walkers(np.ones((2, 3))), _walkers(np.ones((3, 3)))]).__next__}, "equally many clients"),
+    ],
 )
 def test_wrong_settings_of_a_weighing_are_named(settings, named):
     with pytest.raises(InputError, match=named):
-        user.weigh_clients(lambda: _walkers(np.ones((2, 3))), ({}, np.zeros(3)), lambda *_: 0.0, rounds=1, **settings)
+        _weighed(**settings)
+
+
+def test_a_client_that_fails_ends_a_weighing():
+    def fails(trunk, head, round, draws):
+        raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="disk is full"):
+        _weighed(lambda: [*_walkers(np.ones((2, 3))), fails])

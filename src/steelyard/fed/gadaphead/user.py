@@ -26,6 +26,8 @@ from steelyard.fed.gadaphead.rounds import Broadcast, Client, federated_rounds
 from steelyard.fed.gadaphead.sharing import LINEAR_THRESHOLD
 
 TASK = "user"
+LEARNER_ARMS = ("local", "fedavg", "fedper", "clustered", "gadaphead")
+"""Ways to share that need nothing of a client but what every client answers."""
 _LEAST_ROWS, _LEAST_CLIENTS, _MOST_CLIENTS, _MOST_FEATURES = 4, 2, 1_000, 500
 
 
@@ -63,7 +65,11 @@ def client_arrays(table: Table, options: Options) -> dict[str, Any]:
     """
     if options.client == options.target:
         raise InputError(f"client and target are both '{options.client}'; name two columns")
-    names, owner = np.unique(np.asarray(table.column(options.client)).astype(str), return_inverse=True)
+    column = np.asarray(table.column(options.client))
+    missing = np.flatnonzero(np.isnan(column) if table.is_numeric(options.client) else column == "")
+    if len(missing):
+        raise InputError(f"{table.where(options.client, int(missing[0]))}: the client is missing")
+    names, owner = np.unique(column.astype(str), return_inverse=True)
     if not _LEAST_CLIENTS <= len(names) <= _MOST_CLIENTS:
         raise InputError(
             f"{table.source}, column '{options.client}': it has {len(names)} clients; {_LEAST_CLIENTS} to "
@@ -96,7 +102,8 @@ def _target(table: Table, name: str) -> Floats:
     missing = np.flatnonzero(np.isnan(values))
     if len(missing):
         raise InputError(f"{table.where(name, int(missing[0]))}: the target is missing")
-    apart = values - values.mean()
+    with np.errstate(over="ignore", invalid="ignore"):
+        apart = values - values.mean()
     spread = float(np.abs(apart).max())
     if not 0 < spread < np.inf:
         raise InputError(f"{table.source}, column '{name}': all targets are alike, or too large to be told apart")
@@ -130,7 +137,7 @@ def weigh_clients(
     *,
     rounds: int = 20,
     seeds: int = 6,
-    arms: Sequence[str] = ("local", "fedavg", "fedper", "clustered", "gadaphead"),
+    arms: Sequence[str] = LEARNER_ARMS,
     threshold: float = 1.0,
 ) -> dict[str, Floats]:
     """Train learners of one's own under several ways to share, and judge every client in each.
@@ -138,33 +145,51 @@ def weigh_clients(
     Args:
         make_clients: Returns fresh clients of :func:`federated_rounds`, one a task.
         initial: Trunk and head that all start from.
-        evaluate: From a client's number, the client, and what the server sent it last, to a number of yours.
+        evaluate: From a client's number, the client, and what the server sent it last, to a finite number of yours.
         rounds: Of each training.
         seeds: How many trainings an arm; arms share their streams, so differences of one seed pair.
-        arms: Ways to share; "local", "fedavg", "fedper", "clustered" and "gadaphead" are known.
+        arms: Ways to share, of those in `LEARNER_ARMS`.
         threshold: Of the groups.
 
     Returns:
         By arm, the values of all clients, shape (seeds, N).
 
     Raises:
-        InputError: An unknown arm, no seed, or whatever `federated_rounds` refuses.
+        InputError: An unknown arm, no seed, a client's answer or a judgement that cannot be used, another number of
+            clients than before, or whatever `federated_rounds` refuses. What a client raises itself ends the weighing:
+            an arm whose clients fail would be judged by others than its rivals.
     """
     made = strategies(threshold)
     for arm in arms:
-        if arm not in made:
-            raise InputError(f"arms: '{arm}' is not known; there are {', '.join(made)}.{did_you_mean(arm, made)}")
+        if arm not in LEARNER_ARMS:
+            told = ", ".join(LEARNER_ARMS)
+            raise InputError(f"arms: '{arm}' is not known; there are {told}.{did_you_mean(arm, LEARNER_ARMS)}")
     if seeds < 1:
         raise InputError(f"seeds must be at least 1, got {seeds}")
     found: dict[str, Floats] = {}
+    counts = set[int]()
     for arm in arms:
         values = []
         for seed in range(seeds):
             clients = make_clients()
-            sent = federated_rounds(clients, rounds, made[arm](), seed, initial=initial).final
-            values.append([evaluate(number, client, sent[number]) for number, client in enumerate(clients)])
+            counts.add(len(clients))
+            if len(counts) > 1:
+                raise InputError(f"make_clients: it must return equally many clients each time, got {sorted(counts)}")
+            sent = federated_rounds(clients, rounds, made[arm](), seed, initial=initial, skip_failures=False).final
+            values.append([_judged(evaluate, number, client, sent[number]) for number, client in enumerate(clients)])
         found[arm] = np.array(values, dtype=np.float64)
     return found
+
+
+def _judged(evaluate: Callable[[int, Client, Broadcast], float], number: int, client: Client, sent: Broadcast) -> float:
+    answer = evaluate(number, client, sent)
+    try:
+        value = float(answer)
+    except (TypeError, ValueError):
+        value = float("nan")
+    if not np.isfinite(value):
+        raise InputError(f"evaluate: it must return a finite number, got {answer!r} for client {number}")
+    return value
 
 
 def run(cell: CellInput) -> Measured:
