@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch_geometric.nn import GCN
 
 from steelyard.errors import InputError
 from steelyard.graphs.graph import Graph
@@ -417,3 +418,82 @@ def test_planted_sources_are_named():
     added = {(node, int(end)) for node, ends in planted.ends.items() for end in ends}
     named = [edge[:2] for node in planted.groups["structure"] for edge in found.node(int(node)).top_edges(4)]
     assert np.mean([edge in added for edge in named]) > 0.75
+
+
+def test_it_works_where_the_caller_has_switched_gradients_off():
+    graph, teacher, student = small()
+    plain = attribute_uncertainty(teacher, graph, [3, 12], student=student)
+    with torch.no_grad():
+        assert attribute_uncertainty(teacher, graph, [3, 12], student=student).to_json() == plain.to_json()
+
+
+def test_a_teacher_that_keeps_its_first_graph_is_refused():
+    graph, _, student = small()
+    teacher = GCN(FEATURES, 6, 2, CLASSES, cached=True).double()
+    with pytest.raises(InputError, match="cached=True"):
+        attribute_uncertainty(teacher, graph, 0, on="teacher")
+    with pytest.raises(InputError, match="cached=True"):
+        TeacherEntropy(teacher)
+    with pytest.raises(InputError, match="backbone keeps"):
+        GraphUATStudent(student.teacher, backbone=teacher)
+
+
+def test_logits_and_log_probabilities_are_one_teacher_and_probabilities_none():
+    graph, teacher, student = small()
+
+    class Answers(nn.Module):
+        def __init__(self, form):
+            super().__init__()
+            self.network, self.form = teacher, form
+
+        def forward(self, x, edge_index, edge_weight=None):
+            return self.form(self.network(x, edge_index, edge_weight), -1)
+
+    plain = attribute_uncertainty(teacher, graph, [3, 12], on="teacher")
+    logs = attribute_uncertainty(Answers(torch.log_softmax), graph, [3, 12], on="teacher", fanout=(500, 500))
+    for one, two in zip(plain, logs, strict=True):
+        assert two.z == pytest.approx(one.z, abs=1e-6)
+    with pytest.raises(InputError, match=r"return_type 'probs'.*'raw'.*'log_probs'"):
+        attribute_uncertainty(Answers(torch.softmax), graph, 3, student=student)
+
+
+def test_teachers_of_another_dtype_or_width_are_refused_in_words():
+    graph, _, _ = small()
+    for teacher in (GCN(FEATURES, 6, 2, CLASSES), GCN(FEATURES + 1, 6, 2, CLASSES).double()):
+        for on in ("student", "teacher"):
+            with pytest.raises(InputError, match="teacher cannot be called"):
+                attribute_uncertainty(teacher, graph, 0, on=on)
+
+
+def test_evidence_of_a_backbone_that_takes_no_edge_weights():
+    graph, _, _ = small()
+
+    class Mean(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.last = nn.Linear(FEATURES, CLASSES).double()
+
+        def forward(self, x, edge_index):
+            return self.last(x + torch.zeros_like(x).index_add(0, edge_index[1], x[edge_index[0]]))
+
+    ones = torch.ones(graph.num_edges, dtype=torch.float64)
+    weighted = Graph(graph.x, graph.edge_index, graph.y, graph.train_mask, graph.val_mask, edge_weight=ones)
+    teacher = Mean()
+    student = GraphUATStudent(teacher, backbone=Mean(), epochs=1, learning_rate=1e-9)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", AgreementWarning)
+        student.fit(weighted)
+        (item,) = attribute_uncertainty(teacher, weighted, 12, student=student)
+    assert item.evidence["distance"] > 0
+    with pytest.raises(InputError, match="not fitted"):
+        GraphUATStudent(teacher).whitened(graph)
+
+
+def test_the_plain_coverage_probe_tests_no_edge():
+    graph, teacher, student = small()
+    alone = attribute_uncertainty(teacher, graph, 12, student=student, probes=("coverage",), coverage="epistemic")[0]
+    assert alone.edges == []
+    assert alone.scores == {"coverage": pytest.approx(alone.epistemic)}
+    left = attribute_uncertainty(teacher, graph, 12, student=student, probes=("coverage",))[0]
+    assert left.edges
+    assert left.scores["coverage"] == attribute_uncertainty(teacher, graph, 12, student=student)[0].scores["coverage"]

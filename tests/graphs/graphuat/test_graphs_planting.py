@@ -143,3 +143,21 @@ def test_the_counts_of_nodes_that_can_be_planted():
     except DataMissingError as error:
         pytest.skip(str(error))
     assert found == counted
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_one_source_alone(source):
+    arrays = generate_csbm(np.random.default_rng(3))
+    made = plant(arrays, np.random.default_rng(4), sources=(source,))
+    own = {"feature": "x", "structure": "edge_index", "coverage": "train_mask"}[source]
+    assert {name for name in arrays if not np.array_equal(arrays[name], made.arrays[name])} == {own}
+    assert {name: len(nodes) for name, nodes in made.groups.items() if len(nodes)} == {source: 40, "clean": 40}
+    assert made.sources == [source] * 40 + ["clean"] * 40
+    assert set(made.words) == set(made.groups["feature"].tolist())
+    assert set(made.ends) == set(made.groups["structure"].tolist())
+
+
+@pytest.mark.parametrize("sources", [(), ("weather",), ("feature", "clean")])
+def test_sources_that_do_not_exist(sources):
+    with pytest.raises(InputError, match="sources must be some of"):
+        plant(generate_csbm(np.random.default_rng(3)), np.random.default_rng(4), sources=sources)

@@ -25,7 +25,7 @@ from steelyard.graphs.graphuat.models import TeacherEntropy, message_hops
 from steelyard.graphs.graphuat.prober import NodeProber, ProbeResult
 from steelyard.graphs.graphuat.probes import FEATURE_METHODS, FeatureMethod
 from steelyard.graphs.graphuat.student import AgreementWarning, GraphUATStudent
-from steelyard.graphs.graphuat.teachers import check_outputs, evaluating, takes_edge_weight
+from steelyard.graphs.graphuat.teachers import check_teacher
 from steelyard.graphs.sampling import NeighbourSampler
 from steelyard.rng import generator
 
@@ -169,7 +169,7 @@ class Attributor:
         self.graph = check_graph(data)
         self.settings = settings or Settings()
         self.on = on
-        logits = _logits(teacher, self.graph)
+        logits = check_teacher(teacher, self.graph)
         self.teacher_entropy = logit_entropy(logits.double()).cpu().numpy()
         self.student = student
         self.agreement: float | None = None
@@ -371,14 +371,6 @@ def node_numbers(value: Any, num_nodes: int, name: str) -> list[int]:
         if not 0 <= number < num_nodes:
             raise InputError(f"{name} holds node {number}, but the graph's nodes are 0 … {num_nodes - 1}")
     return numbers
-
-
-def _logits(teacher: nn.Module, graph: Graph) -> Tensor:
-    if not isinstance(teacher, nn.Module):
-        raise InputError(f"teacher must be a torch.nn.Module called as (x, edge_index), not {type(teacher).__name__}")
-    weights = (graph.edge_weight,) if graph.edge_weight is not None and takes_edge_weight(teacher) else ()
-    with torch.no_grad(), evaluating(teacher):
-        return check_outputs(teacher(graph.x, graph.edge_index, *weights), graph.num_nodes)
 
 
 def _agreement(alpha: Tensor, logits: Tensor, warn: bool) -> float:

@@ -26,7 +26,7 @@ from steelyard.errors import InputError, did_you_mean
 from steelyard.extras import require
 from steelyard.graphs.graphuat.models import TeacherEntropy, message_hops
 from steelyard.graphs.graphuat.probes import Pairs, Union, View, candidate_pairs, deletion_views, join, read
-from steelyard.graphs.graphuat.teachers import check_teacher, seeded
+from steelyard.graphs.graphuat.teachers import check_teacher, refuse_cached, seeded
 from steelyard.graphs.sampling import NeighbourSampler, Subgraph
 
 Array = NDArray[Any]
@@ -119,10 +119,7 @@ class Scenes:
 
     def __init__(self, teacher: nn.Module, graph: Any) -> None:
         check_teacher(teacher, graph)
-        if any(getattr(part, "cached", False) is True for part in teacher.modules()):
-            raise InputError(
-                "teacher keeps normalised edges of its first graph (cached=True); build it with cached=False"
-            )
+        refuse_cached(teacher, "teacher")
         try:
             self.teacher = copy.deepcopy(teacher).eval().requires_grad_(False)
         except (RuntimeError, TypeError) as error:

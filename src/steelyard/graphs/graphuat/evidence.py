@@ -30,16 +30,7 @@ class CoverageEvidence:
             return
         self.labelled = np.flatnonzero(graph.train_mask.cpu().numpy())
         self.walk = label_mass(graph)
-        assert student.coverage is not None  # a student that has read the graph is fitted
-        assert student.backbone is not None
-        represent = getattr(student.backbone, "represent", None)
-        with torch.no_grad():
-            if callable(represent):
-                h = represent(graph.x, graph.edge_index, graph.edge_weight)[0]
-            else:
-                weights = () if graph.edge_weight is None else (graph.edge_weight,)
-                h = student.backbone(graph.x, graph.edge_index, *weights)
-            self._white = (h.double() - student.coverage.centre) @ student.coverage.whitening
+        self._white = student.whitened(graph)
 
     def of(self, node: int) -> dict[str, float | int | None]:
         """Return the evidence of one node.

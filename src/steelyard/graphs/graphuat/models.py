@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from steelyard.graphs.graphuat.core import logit_entropy
 from steelyard.graphs.graphuat.networks import SparseGCN
-from steelyard.graphs.graphuat.teachers import evaluating, takes_edge_weight
+from steelyard.graphs.graphuat.teachers import evaluating, refuse_cached, takes_edge_weight
 
 
 class Reading(Protocol):
@@ -43,10 +43,14 @@ class TeacherEntropy:
     """The entropy of a node classifier's softmax, for probes that need no student.
 
     Args:
-        teacher: Module ``(x, edge_index[, edge_weight])`` that returns logits of shape (N, C).
+        teacher: Module ``(x, edge_index[, edge_weight])`` that returns logits or log-probabilities of shape (N, C).
+
+    Raises:
+        InputError: It keeps normalised edges of a graph between calls (``cached=True``).
     """
 
     def __init__(self, teacher: nn.Module) -> None:
+        refuse_cached(teacher, "teacher")
         self.teacher = teacher
         self.takes_edge_weight = takes_edge_weight(teacher)
         self.hops = message_hops(teacher)

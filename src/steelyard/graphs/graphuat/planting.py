@@ -6,6 +6,7 @@ words, one gets edges to nodes of other classes, one loses most labels of its cl
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +31,7 @@ class Planted:
         groups: Group -> its nodes, ascending: "feature", "structure", "coverage", "clean".
         words: Node of the group "feature" -> the words that it got.
         ends: Node of the group "structure" -> the other ends of the edges that it got.
-        cut_class: The class that lost labels.
+        cut_class: The class that lost labels, and whose nodes are in no other group.
     """
 
     arrays: Arrays
@@ -66,8 +67,9 @@ def plant(
     extra_words: int = 60,
     extra_edges: int = 4,
     labels_left: int = 2,
+    sources: Sequence[str] = SOURCES,
 ) -> Planted:
-    """Plant three sources of uncertainty and choose clean nodes beside them.
+    """Plant sources of uncertainty and choose clean nodes beside them.
 
     Only test nodes are chosen, so that no planted node trains the network or serves as a reference. The other ends of
     added edges are nodes of other classes outside all groups; the class that loses labels gives nodes to its own group
@@ -80,10 +82,13 @@ def plant(
         extra_words: Words added to each node of the group "feature", of those that it does not have.
         extra_edges: Edges added to each node of the group "structure".
         labels_left: Labelled nodes that the cut class keeps.
+        sources: Which are planted; the groups of the others are empty.
 
     Raises:
-        InputError: The graph has too few nodes that can be planted, or words.
+        InputError: The graph has too few nodes that can be planted, or words, or there is no such source.
     """
+    if not sources or not set(sources) <= set(SOURCES):
+        raise InputError(f"sources must be some of {', '.join(SOURCES)}, not {tuple(sources)}")
     y, fits = arrays["y"], plantable(arrays) & arrays["test_mask"]
     counts = np.bincount(y[fits], minlength=int(y.max()) + 1)
     labelled = np.bincount(y[arrays["train_mask"]], minlength=len(counts))
@@ -103,10 +108,13 @@ def plant(
         "coverage": np.sort(members),
         "clean": np.sort(others[2 * per_group : 3 * per_group]),
     }
+    groups |= {name: members[:0] for name in SOURCES if name not in sources}
     x, words = _with_words(arrays["x"], groups["feature"], extra_words, generator)
     taken = np.concatenate(list(groups.values()))
     edge_index, ends = _with_edges(arrays["edge_index"], y, groups["structure"], taken, extra_edges, generator)
-    changed = {"x": x, "edge_index": edge_index, "train_mask": _cut(arrays, cut, labels_left, generator)}
+    changed = {"x": x, "edge_index": edge_index}
+    if "coverage" in sources:
+        changed["train_mask"] = _cut(arrays, cut, labels_left, generator)
     return Planted({**arrays, **changed}, groups, words, ends, cut)
 
 
@@ -135,6 +143,8 @@ def _with_edges(
         if len(candidates) < count:
             raise InputError(f"graph: {len(candidates)} nodes of another class are left for {count} edges of {node}")
         ends[node] = np.sort(generator.choice(candidates, count, replace=False))
+    if not ends:
+        return edge_index, ends
     source = np.repeat(np.array(list(ends)), count)
     target = np.concatenate(list(ends.values()))
     both = np.concatenate([edge_index, [source, target], [target, source]], axis=1).astype(np.int64)

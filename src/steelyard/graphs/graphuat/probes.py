@@ -147,10 +147,11 @@ def slopes(model: UncertaintyModel, x: Tensor, views: Sequence[View]) -> list[Sl
         union = join(model, x, some)
         leaf = union.x.detach().requires_grad_()
         mass = None if union.edge_weight is None else union.edge_weight.requires_grad_()
-        reading = model.evaluate(leaf, union.edge_index, mass, union.centers)
-        # Views share no edge, so the derivative of the sum holds each view's own.
         wanted = [leaf] if mass is None else [leaf, mass]
-        by_x, *by_mass = torch.autograd.grad(reading.total.sum(), wanted, allow_unused=True)
+        with torch.enable_grad():  # a caller may have switched it off
+            reading = model.evaluate(leaf, union.edge_index, mass, union.centers)
+            # Views share no edge, so the derivative of the sum holds each view's own.
+            by_x, *by_mass = torch.autograd.grad(reading.total.sum(), wanted, allow_unused=True)
         by_x = torch.zeros_like(leaf) if by_x is None else by_x
         if by_mass and by_mass[0] is not None:
             per_edge = by_mass[0]

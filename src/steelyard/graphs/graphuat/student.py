@@ -30,7 +30,7 @@ from steelyard.graphs.graphuat.core import (
     uce_loss,
 )
 from steelyard.graphs.graphuat.networks import SparseGCN, check_sizes, normalised, sparse_features
-from steelyard.graphs.graphuat.teachers import check_outputs, evaluating, seeded, takes_edge_weight
+from steelyard.graphs.graphuat.teachers import check_teacher, refuse_cached, seeded, takes_edge_weight
 from steelyard.models.paths import usable_path
 from steelyard.models.safefile import SafeFile, write_safe
 from steelyard.rng import torch_generator
@@ -98,6 +98,8 @@ class GraphUATStudent:
             raise InputError(f"teacher must be a torch module called as (x, edge_index), not {type(teacher).__name__}")
         if not (backbone == "gcn" or isinstance(backbone, nn.Module)):
             raise InputError(f"backbone must be 'gcn' or a torch module, not {backbone!r}")
+        if isinstance(backbone, nn.Module):
+            refuse_cached(backbone, "backbone")
         if strength not in STRENGTHS:
             raise InputError(f"strength must be one of {', '.join(STRENGTHS)}, not {strength!r}")
         if loss not in ("kl", "uce"):
@@ -180,6 +182,18 @@ class GraphUATStudent:
         s = strength_from(self.coverage, h, tau=self.tau, n_budget=self.budget)
         return dirichlet_uncertainty(1.0 + s.unsqueeze(-1) * torch.softmax(logits, -1))
 
+    def whitened(self, graph: Graph) -> Tensor:
+        """Return the representations (N, d), float64, in which the labelled nodes' covariance is of unit size.
+
+        Raises:
+            InputError: The student is not fitted.
+        """
+        if self.backbone is None or self.coverage is None:
+            raise InputError("the student is not fitted yet: call fit(data) first")
+        with torch.no_grad():
+            h, _ = _represent(self.backbone, graph.x, graph.edge_index, graph.edge_weight)
+        return (h.double() - self.coverage.centre) @ self.coverage.whitening
+
     def uncertainty(self, data: Any) -> Uncertainty:
         """Return the uncertainties (N,) of all nodes of a graph, and ``alpha`` (N, C)."""
         graph = check_graph(data)
@@ -261,9 +275,7 @@ class GraphUATStudent:
         return student.load_state_dict({name: file.read(name).clone() for name in file.spans})
 
     def _teacher_log_probabilities(self, graph: Graph) -> Tensor:
-        with evaluating(self.teacher), torch.no_grad():
-            logits = _call(self.teacher, graph.x, graph.edge_index, graph.edge_weight)
-        return torch.log_softmax(check_outputs(logits, graph.num_nodes).detach(), -1)
+        return torch.log_softmax(check_teacher(self.teacher, graph), -1)
 
     def _initial_backbone(self, x: Tensor, classes: int) -> nn.Module:
         if isinstance(self.backbone_kind, nn.Module):

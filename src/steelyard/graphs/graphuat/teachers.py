@@ -238,8 +238,23 @@ def evaluating(module: nn.Module) -> Iterator[None]:
             part.training = mode
 
 
+def refuse_cached(module: nn.Module, name: str) -> None:
+    """Refuse a network that keeps the normalised edges of its first graph: it would never see an edge removed.
+
+    Raises:
+        InputError: A part of ``module``, which the message calls ``name``, has ``cached=True``.
+    """
+    if any(getattr(part, "cached", False) is True for part in module.modules()):
+        raise InputError(
+            f"{name} keeps normalised edges of its first graph (cached=True); build it with cached=False, then load "
+            "its state_dict()"
+        )
+
+
 def check_teacher(teacher: Any, graph: Labelled) -> Tensor:
     """Return the teacher's outputs (N, C) on ``graph`` once they are known to be logits or log-probabilities.
+
+    Edge weights of the graph go to a teacher that takes them.
 
     Raises:
         InputError: It is no module, cannot be called on the graph, returns another shape than one row of at least
@@ -247,9 +262,10 @@ def check_teacher(teacher: Any, graph: Labelled) -> Tensor:
     """
     if not isinstance(teacher, nn.Module):
         raise InputError(f"teacher must be a torch.nn.Module called as (x, edge_index), got {type(teacher).__name__}")
+    weight = getattr(graph, "edge_weight", None) if takes_edge_weight(teacher) else None
     try:
         with evaluating(teacher), torch.no_grad():
-            out = teacher(graph.x, graph.edge_index)
+            out = teacher(graph.x, graph.edge_index, *(() if weight is None else (weight,)))
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
         told = printable(str(error).splitlines()[0][:160]) if str(error) else type(error).__name__
         raise InputError(f"teacher cannot be called as (x, edge_index) on this graph: {told}") from None
@@ -269,7 +285,10 @@ def check_outputs(out: Any, num_nodes: int) -> Tensor:
         node = int((~torch.isfinite(out)).any(dim=1).nonzero()[0])
         raise InputError(f"teacher returns a value that is not finite for node {node}")
     if bool((out >= 0).all()) and bool(((out.double().sum(dim=1) - 1).abs() < 1e-3).all()):
-        raise InputError("teacher returns probabilities; it must return logits or log-probabilities (drop its softmax)")
+        raise InputError(
+            "teacher returns probabilities (return_type 'probs'); it must return logits ('raw') or log-probabilities "
+            "('log_probs'): drop its softmax"
+        )
     return out
 
 
