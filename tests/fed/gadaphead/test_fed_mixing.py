@@ -217,10 +217,39 @@ def test_dtype_and_inputs_are_kept(dtype):
 def test_rows_beyond_one_block(monkeypatch):
     heads = heads_of(8, (6, 50), np.float32)
     whole = mix_heads(heads, GROUPS, np.ones(6))
-    monkeypatch.setattr(rows, "_BLOCK", 7)
+    monkeypatch.setattr(rows, "_BLOCK", 1)
+    monkeypatch.setattr(rows, "_NARROWEST", 7)
     parts = mix_heads(heads, GROUPS, np.ones(6))
     np.testing.assert_allclose(parts.heads, whole.heads, atol=1e-6)
     np.testing.assert_allclose(group_clients(heads).cosine, np.corrcoef(heads) * 0 + group_clients(list(heads)).cosine)
+
+
+@pytest.mark.parametrize("leave_one_out", [True, False])
+@pytest.mark.parametrize(("count", "length"), [(2, 40_000), (13, 5_000), (50, 4_321), (70, 1_500)])
+def test_products_in_pieces(count, length, leave_one_out):
+    """Rows so many and so long that their products are made in pieces, or too many for that."""
+    heads = heads_of(count, (count, length), np.float32)
+    proto, groups = head_prototypes(heads, np.zeros(count), leave_one_out), np.zeros(count)
+    whole = heads.sum(axis=0, dtype=np.float64)
+    expected = (whole - heads) / (count - 1) if leave_one_out else np.tile(whole / count, (count, 1))
+    np.testing.assert_allclose(proto, expected, atol=1e-5)
+    mixed = mix_heads(heads, groups, np.full(count, 0.3 * length), leave_one_out=leave_one_out)
+    assert mixed.proto.tobytes() == proto.tobytes()
+    apart = ((heads - expected) ** 2).sum(axis=1)
+    lam = 0.3 * length / apart * (1 if leave_one_out else 1 - 1 / count)
+    np.testing.assert_allclose(mixed.lam, lam, rtol=1e-5)
+    share = mixed.lam[:, None]
+    np.testing.assert_allclose(mixed.heads, (1 - share) * heads + share * expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("weight", [1e-100, 1e-9, 0.3, 1.0, 1e9])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_distance_from_the_others_at_any_weight(weight, dtype):
+    """Where one head has all the weight, the mean of all is that head, and its distance from the others is not lost."""
+    heads, weights = heads_of(11, (4, 30), dtype), np.array([1.0, weight, weight, 2 * weight])
+    mixed = mix_heads(heads, np.zeros(4), np.full(4, 0.7), weights=weights)
+    apart = [((heads[i] - np.average(np.delete(heads, i, 0), 0, np.delete(weights, i))) ** 2).sum() for i in range(4)]
+    np.testing.assert_allclose(mixed.lam, 0.7 / np.array(apart), rtol=1e-5 if dtype is np.float32 else 1e-12)
 
 
 @pytest.mark.parametrize(

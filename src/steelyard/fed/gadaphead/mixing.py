@@ -153,10 +153,16 @@ def choose(
         clip: Lowest and highest share.
         debiased: Estimate with the debiased mismatch; else the plain plug-in.
     """
-    means = _means(np.array([member.weight for member in group]), leave_one_out)
+    weights = np.array([member.weight for member in group])
+    means = _means(weights, leave_one_out)
     if len(group) < 2:
         return Choice(means, np.zeros(len(group)), np.zeros(len(group)))
-    apart, towards, same = _geometry(group, means, features, wanted)
+    truth = wanted if wanted is not None and wanted.ndim == 2 else None
+    if truth is None and all(member.sigma is None for member in group):
+        apart = distances(weights, [member.row for member in group], leave_one_out)
+        towards, same = np.zeros(len(group)), apart == 0
+    else:
+        apart, towards, same = _geometry(group, means, features, truth)
     variance, own = np.array([member.variance for member in group]), np.diag(means)
     noise = means**2 @ variance + (1.0 - 2.0 * own) * variance
     if wanted is None:
@@ -175,18 +181,13 @@ def check_clip(clip: tuple[float, float]) -> None:
 
 
 def _geometry(
-    group: Sequence[Member], means: Floats, features: int, wanted: Floats | None
+    group: Sequence[Member], means: Floats, features: int, truth: Floats | None
 ) -> tuple[Floats, Floats, NDArray[np.bool_]]:
     """Return |w - p|^2, <truth - w, p - w> (0 without a truth), and where w and p are identical, each (n,)."""
     rows, count = [member.row for member in group], len(group)
-    towards = np.zeros(count)
-    truth = wanted if wanted is not None and wanted.ndim == 2 else None
-    if truth is None and all(member.sigma is None for member in group):
-        apart = distances(means, rows)
-        return apart, towards, apart == 0
     protos = [np.empty_like(row) for row in rows]
     combine(means, rows, protos)
-    apart = np.zeros(count)
+    apart, towards = np.zeros(count), np.zeros(count)
     for i, (member, proto) in enumerate(zip(group, protos, strict=True)):
         step = (proto.astype(np.float64) - member.row).reshape(features, -1)
         apart[i] = squared_norm(step, member.sigma)

@@ -17,7 +17,10 @@ from steelyard.errors import InputError
 Floats = NDArray[np.float64]
 Row = NDArray[Any]
 
-_BLOCK = 4096  # columns: 12 rows of float32 are 200 kB, which a second-level cache holds beside their sums
+_BLOCK = 768 * 1024  # bytes of a block of all rows, which a second-level cache holds; long pieces are read fastest
+_NARROWEST = 1024  # columns, however many rows there are
+# OpenBLAS shares a larger product among threads, and on a busy machine they wait for one another: 15 times as long
+_ONE_THREAD, _LEAST_WIDTH = 2**18, 64
 
 
 def as_row(values: Any, name: str) -> Row:
@@ -56,21 +59,37 @@ def gram(rows: Sequence[Row]) -> Floats:
     return total
 
 
-def distances(means: Floats, rows: Sequence[Row]) -> Floats:
-    """Return the squared distance of each row from its sum in ``means @ rows``, shape (n,); infinite if out of range.
+def distances(weights: Floats, rows: Sequence[Row], leave_one_out: bool) -> Floats:
+    """Return the squared distance of each row from the mean of all, or of all others, (n,); infinite if out of range.
+
+    A row's step from the mean of the others is its step from the mean of all over 1 minus its share of the weight, so
+    that one mean serves all rows. A row with more than half of the weight is too close to that mean for this: its step
+    from the others is taken by itself.
 
     Args:
-        means: Shape (n, n), rows that sum to 1.
-        rows: n rows.
+        weights: Of the rows in the means, above 0, shape (n,).
+        rows: n rows, n at least 2.
+        leave_one_out: From the mean of the others.
     """
-    away = (np.eye(len(rows)) - means).astype(rows[0].dtype)
-    total = np.zeros(len(rows))
+    share = weights / weights.sum()
+    heavy = int(share.argmax())
+    apart = leave_one_out and share[heavy] > 0.5
+    others = np.where(np.arange(len(rows)) == heavy, 0.0, weights)
+    mean, rest = (part.astype(rows[0].dtype) for part in (share, others / others.sum()))
+    total, own = np.zeros(len(rows)), 0.0
     with np.errstate(over="ignore", invalid="ignore"):
-        for part in _blocks(rows):
-            step = away @ part
-            total += np.einsum("ij,ij->i", step, step)
+        for part in _gathered(rows):
+            if apart:
+                step = part[heavy] - rest @ part
+                own += float(step @ step)
+            part -= mean @ part
+            total += np.matmul(part[:, None, :], part[:, :, None])[:, 0, 0]
+        if leave_one_out:
+            total /= (1.0 - np.where(apart & (share == share[heavy]), 0.0, share)) ** 2
+    if apart:
+        total[heavy] = own
     if not np.isfinite(total).all() and rows[0].dtype != np.float64:
-        return distances(means, [row.astype(np.float64) for row in rows])
+        return distances(weights, [row.astype(np.float64) for row in rows], leave_one_out)
     return np.where(np.isnan(total), np.inf, total)
 
 
@@ -100,12 +119,12 @@ def combine(
     for part in _blocks(rows):
         stop = start + part.shape[1]
         if sums is not None or len(whole):
-            total = own @ part
+            _multiply(own, part, total := np.empty_like(part))
         if sums is not None:
             _write(total, sums, start, stop)
         if mixed is not None:
             room = cast(Row, mixed)[:, start:stop] if hasattr(mixed, "ndim") else np.empty_like(part)
-            np.matmul(mixing, part, out=room)
+            _multiply(mixing, part, room)
             room[keep] = part[keep]
             if len(whole):
                 room[whole] = total[whole]
@@ -114,22 +133,43 @@ def combine(
         start = stop
 
 
+def _multiply(matrix: Row, part: Row, out: Row) -> None:
+    """Write ``matrix @ part`` to ``out``, by products so small that each stays in one thread, where that pays."""
+    count, length = part.shape
+    width = _ONE_THREAD // count**2
+    whole = length - length % width if width >= _LEAST_WIDTH else 0
+    if whole:
+        pieces, outs = (values[:, :whole].reshape(count, -1, width).transpose(1, 0, 2) for values in (part, out))
+        np.matmul(matrix, pieces, out=outs)
+    if whole < length:
+        np.matmul(matrix, part[:, whole:], out=out[:, whole:])
+
+
 def _write(values: Row, outs: Sequence[Row], start: int, stop: int) -> None:
     for out, row in zip(outs, values, strict=True):
         out[start:stop] = row
 
 
 def _blocks(rows: Sequence[Row]) -> Iterator[Row]:
-    """Yield the rows' columns block by block, (n, block), in memory that the next block takes over."""
-    matrix: Row | None = cast(Any, rows) if hasattr(rows, "ndim") else None
-    width = len(rows[0])
-    room = np.empty((len(rows), min(_BLOCK, width)), dtype=rows[0].dtype) if matrix is None else matrix
-    for start in range(0, width, _BLOCK):
-        stop = min(start + _BLOCK, width)
-        if matrix is None:
-            part = room[:, : stop - start]
-            for own, row in zip(part, rows, strict=True):
-                own[:] = row[start:stop]
-            yield part
-        else:
-            yield matrix[:, start:stop]
+    """Yield the rows' columns block by block, (n, block), views of a matrix or as :func:`_gathered` does."""
+    if not hasattr(rows, "ndim"):
+        yield from _gathered(rows)
+        return
+    width = _width(rows)
+    for start in range(0, len(rows[0]), width):
+        yield cast(Row, rows)[:, start : start + width]
+
+
+def _gathered(rows: Sequence[Row]) -> Iterator[Row]:
+    """Yield copies of the rows' columns block by block, (n, block), in memory that the next block takes over."""
+    width, length = _width(rows), len(rows[0])
+    room = np.empty((len(rows), min(width, length)), dtype=rows[0].dtype)
+    for start in range(0, length, width):
+        part = room[:, : min(width, length - start)]
+        for own, row in zip(part, rows, strict=True):
+            own[:] = row[start : start + width]
+        yield part
+
+
+def _width(rows: Sequence[Row]) -> int:
+    return max(_NARROWEST, _BLOCK // (len(rows) * rows[0].dtype.itemsize))
