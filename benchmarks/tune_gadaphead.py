@@ -28,7 +28,7 @@ from steelyard.fed.gadaphead import bench, deep
 Settings = dict[str, Any]
 RATES = (1e-3, 5e-4, 2e-3)
 KNOBS: dict[str, tuple[str, tuple[float, float, float]]] = {
-    "fedprox": ("prox_mu", (1e-2, 1e-3, 1e-1)),
+    "fedprox": ("prox_mu", (1e-3, 1e-2, 1e-4)),
     "fedrep": ("head_share", (0.5, 0.3, 0.7)),
     "clustered": ("threshold", (1.0, 0.8, 0.6)),
     "gadaphead": ("threshold", (1.0, 0.8, 0.6)),
@@ -55,8 +55,8 @@ def cell_of(task: str, arm: str, config: Settings, seed: int) -> CellInput:
     """Return the cell of one setting on one tuning seed, with the full profile's rounds, steps and episodes."""
     spec = bench.BENCH
     profile = spec.profiles["full"]
-    own = next(block.params for block in profile.blocks if task in block.tasks and "gadaphead" in block.arms)
-    params = {**profile.params, **(own or {})}
+    own = [block.params for block in profile.blocks if task in block.tasks and "gadaphead" in block.arms]
+    params = {**profile.params, **(own[0] if own else {})}
     return CellInput(
         task, arm, {**spec.arm(arm).config, **config}, params, {}, seed, spec.task(task).load(), root="tuning"
     )
@@ -130,7 +130,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--tasks", nargs="*", default=sorted(deep.SUITES))
+    parser.add_argument("--tasks", nargs="*", default=sorted(bench.TUNED))
     parser.add_argument("--arms", nargs="*", default=list(ARMS))
     parser.add_argument("--references", nargs="*", default=sorted(deep.SUITES), help="tasks whose references to renew")
     wanted = parser.parse_args()

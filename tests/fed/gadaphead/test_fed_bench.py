@@ -165,6 +165,7 @@ def test_converged_needs_the_last_two_evaluations():
     assert found["converged"] == 7 / 8
     assert found["return_mean"] == pytest.approx(0.95 * reference.mean())
     assert found["auc"] == pytest.approx(returns.mean())
+    assert found["return_std"] == pytest.approx(0.0, abs=1e-12)  # over shares of the reference, which are all .95
 
 
 def test_returns_can_be_shares_of_the_reference():
@@ -183,6 +184,13 @@ def test_references_are_there_for_every_client():
         suite = deep.SUITES[task](cell(task, "local"))
         assert len(deep.REFERENCES[task]) == len(suite.names)
         assert min(deep.REFERENCES[task]) > 0
+
+
+def test_twelve_clients_play_six_levels_with_the_settings_of_eight():
+    suite = deep.SUITES["minigrid_12"](cell("minigrid_12", "local"))
+    assert suite.planted.tolist() == np.repeat(np.arange(6), 2).tolist()
+    assert bench.BENCH.tuned["minigrid_12"] == bench.BENCH.tuned["minigrid"]
+    assert deep.REFERENCES["minigrid_12"][:8] == deep.REFERENCES["minigrid"]
 
 
 def test_tuned_settings_name_their_seeds_and_all_arms_had_as_many():

@@ -48,6 +48,12 @@ def _work(linear_cells: int, rounds: int) -> int:
     return linear_cells * 40 + rounds * _CLIENTS
 
 
+def chosen_settings() -> dict[str, dict[str, dict[str, Any]]]:
+    """Return the settings by task and arm; those of MiniGrid serve with twelve clients too."""
+    chosen = {task: {arm: dict(row["config"]) for arm, row in rows.items()} for task, rows in TUNED.items()}
+    return {**chosen, "minigrid_12": chosen["minigrid"]}
+
+
 BENCH = BenchSpec(
     method="gadaphead",
     tasks=tasks.TASKS,
@@ -84,12 +90,13 @@ BENCH = BenchSpec(
             name="long",
             blocks=(
                 Block(tasks=("minigrid",), arms=(*arms.TRAINED, "fedprox", "fedrep")),
+                Block(tasks=("minigrid_12",), arms=arms.TRAINED),
                 Block(tasks=("pendulum",), arms=(*arms.TRAINED, "fedprox", "fedrep"), params={**CONTROL, "steps": 400}),
                 Block(tasks=("minigrid",), arms=("local_long",), seeds=3),
                 Block(tasks=("pendulum",), arms=("local_long",), seeds=3, params={**CONTROL, "steps": 400}),
             ),
             seeds=10,
-            work=_work(0, (10 * 16 + 3 * 8) * 25 + 20),
+            work=_work(0, (10 * 16 + 3 * 8) * 25 + 20 + 10 * 6 * 25 * 3 // 2),
             params={**PARAMS, "steps": 500},
             cell_seconds=1800.0,
         ),
@@ -102,6 +109,6 @@ BENCH = BenchSpec(
     derive=arms.derive,
     user_task=user.user_task,
     options=user.Options,
-    tuned={task: {arm: row["config"] for arm, row in rows.items()} for task, rows in TUNED.items()},
+    tuned=chosen_settings(),
     true_ceiling="oracle_lambda",
 )

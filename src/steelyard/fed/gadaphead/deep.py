@@ -81,7 +81,11 @@ class Suite(Protocol):
         ...
 
 
-SUITES: Mapping[str, Callable[[CellInput], Suite]] = {"minigrid": suites.minigrid, "pendulum": suites.pendulum}
+SUITES: Mapping[str, Callable[[CellInput], Suite]] = {
+    "minigrid": suites.minigrid,
+    "minigrid_12": suites.minigrid,
+    "pendulum": suites.pendulum,
+}
 _STRATEGY = ("threshold", "ema", "warmup")
 _CLIENT = ("learning_rate", "prox_mu", "alternate", "head_share")
 
@@ -181,7 +185,7 @@ def outcome(cell: CellInput, curve: Curve, suite: Suite) -> dict[str, float]:
     found = {
         "return_mean": float(last.mean()),
         "return_worst": float(last.min()),
-        "return_std": float(last.std()),
+        "return_std": float(share[-1].std()),
         "auc": float(returns.mean()),
         "converged": float((share[-2:] >= CONVERGED).all(axis=0).mean()),
     }
