@@ -17,6 +17,7 @@ from steelyard.errors import InputError
 from steelyard.graphs.graph import Graph
 from steelyard.graphs.graphuat import bench, cells, sources, studies, tasks, user
 from steelyard.graphs.graphuat.arms import ARMS, derive
+from steelyard.graphs.graphuat.attribution import Attributor, Settings, reference_nodes
 from steelyard.graphs.graphuat.csbm import generate_csbm
 from steelyard.graphs.graphuat.diagrams import picture
 from steelyard.graphs.graphuat.explanation import NodeAttribution
@@ -147,10 +148,12 @@ def test_judged_nodes_are_test_nodes_with_an_edge(seed, count):
     assert len(nodes) == min(count, int(((degree > 0) & arrays["test_mask"]).sum()) - int((degree[taken] > 0).sum()))
 
 
-def test_reference_nodes_are_validation_nodes():
-    graph = tasks.as_graph(small_graph(), words=False)
-    assert studies.reference_nodes(graph, 0).tolist() == np.flatnonzero(graph.val_mask.numpy()).tolist()
-    some = studies.reference_nodes(graph, 0, 10)
+def test_the_bench_takes_the_reference_that_users_get():
+    graph = tasks.as_graph(small_graph(val=120, train_per_class=4), words=False)
+    work = studies.study(cell("csbm", epochs=1, teacher_epochs=1), graph, kind="gcn")
+    made = Attributor(work.teacher, graph, student=work.student, settings=Settings(seed=work.seed))
+    assert made._reference == work.reference.tolist()
+    some = reference_nodes(graph, 0, 10)
     assert len(some) == 10
     assert graph.val_mask.numpy()[some].all()
 
@@ -204,9 +207,13 @@ def test_counting_counts():
     train = np.array([True, False, False, False])
     arrays = {"x": np.eye(4, 5), "edge_index": edges, "y": np.zeros(4, int), "train_mask": train}
     graph = tasks.as_graph({**arrays, "val_mask": ~train, "test_mask": ~train}, words=False)
-    work = studies.Study(graph, None, None, None, np.arange(4), np.array([3]), 0, 0.0, 0.0)
     # labelled nodes within two steps, by walks: node 0 itself and back from 1, node 1 through 0, node 2 over 1, 3 none
-    assert sources.counted(work, np.arange(4)).nodes.tolist() == [[1, 1, -2], [1, 2, -2], [1, 1, -1], [1, 0, 0]]
+    assert sources.counted(graph, np.arange(4), np.array([3])).nodes.tolist() == [
+        [1, 1, -2],
+        [1, 2, -2],
+        [1, 1, -1],
+        [1, 0, 0],
+    ]
 
 
 def test_a_picture_without_edges():

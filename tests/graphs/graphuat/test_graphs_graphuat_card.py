@@ -60,22 +60,24 @@ def test_claims_cover_every_k_and_rival():
 
 
 def test_the_acceptance_test_refuses_a_wrong_number_of_names(monkeypatch):
-    monkeypatch.setattr(conformance, "_planted", lambda seed: (_Made(), None, None))
-    with pytest.raises(AssertionError, match="3 nodes got 2 sources"):
+    monkeypatch.setattr(conformance, "_planted", lambda seed: (_Made(), None, None, {4: "feature", 5: "structure"}))
+    with pytest.raises(AssertionError, match="5 nodes got 2 sources"):
         conformance.acceptance(lambda *_: ["feature", "structure"])
     with pytest.raises(AssertionError, match="named at 67% of the nodes"):
-        conformance.acceptance(lambda *_: ["feature", "structure", "structure"])
-    conformance.acceptance(lambda *_: ["feature", "structure", "coverage"])
+        conformance.acceptance(lambda *_: ["feature", "structure", "structure", None, None])
+    with pytest.raises(AssertionError, match="100% of the nodes that only look planted"):
+        conformance.acceptance(lambda *_: ["feature", "structure", "coverage", "feature", "structure"])
+    conformance.acceptance(lambda *_: ["feature", "structure", "coverage", "structure", "structure"])
 
 
 class _Made:
-    nodes = (1, 2, 3)
-    sources = ("feature", "structure", "coverage")
+    nodes = (1, 2, 3, 4, 5)
+    sources = ("feature", "structure", "coverage", "clean", "clean")
 
 
 def test_dummies_name_one_source_for_each_node():
     made = conformance._small(0)
-    for name in ("constant", "random", "identity"):
+    for name in ("constant", "random", "identity", "counting"):
         named = conformance.DUMMIES[name](made.teacher, made.graph, range(4), 0)
         assert len(named) == 4
 

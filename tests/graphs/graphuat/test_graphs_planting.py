@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from steelyard import data
 from steelyard.errors import DataMissingError, InputError
 from steelyard.graphs.graphuat.csbm import generate_csbm
-from steelyard.graphs.graphuat.planting import GROUPS, SOURCES, plant, plantable
+from steelyard.graphs.graphuat.planting import GROUPS, SOURCES, plant, plantable, with_lookalikes
 
 SMALL = {"nodes": 300, "classes": 3, "words": 90, "topic_words": 20, "train_per_class": 10, "val": 40}
 seeds = st.integers(0, 2**32)
@@ -161,3 +161,25 @@ def test_one_source_alone(source):
 def test_sources_that_do_not_exist(sources):
     with pytest.raises(InputError, match="sources must be some of"):
         plant(generate_csbm(np.random.default_rng(3)), np.random.default_rng(4), sources=sources)
+
+
+def test_lookalikes_have_as_many_more_words_and_edges_but_of_their_own_class():
+    arrays = generate_csbm(np.random.default_rng(3))
+    bare = plant(arrays, np.random.default_rng(4))
+    made, alike = with_lookalikes(bare, np.random.default_rng(5))
+    assert set(alike) == set(bare.groups["clean"].tolist())
+    y, new = arrays["y"], pairs(made.arrays["edge_index"]) - pairs(bare.arrays["edge_index"])
+    assert {(b, a) for a, b in new} == new
+    more = made.arrays["x"] - bare.arrays["x"]
+    assert set(np.flatnonzero(more.any(axis=1))) == {node for node, source in alike.items() if source == "feature"}
+    for node, source in alike.items():
+        ends = [end for start, end in new if start == node]
+        assert len(ends) == (4 if source == "structure" else 0)
+        assert (y[ends] == y[node]).all()
+        assert not set(ends) & set(bare.nodes.tolist())
+        if source == "feature":
+            topic = np.arange(600) // 60 == y[node]
+            assert more[node].sum() > 40
+            assert more[node][topic].sum() > 0.8 * more[node].sum()
+            assert made.arrays["x"][node].sum() < 60 + arrays["x"][node].sum()
+    assert np.array_equal(bare.arrays["train_mask"], made.arrays["train_mask"])

@@ -156,7 +156,7 @@ def recovery(
         OURS: own,
         "confident_reference": own.against(own.reference[confident <= np.median(confident)]),
         "clean_reference": own.against(own.nodes[np.array(truth) == "clean"]),
-        "counting": sources.counted(work, nodes),
+        "counting": sources.counted(work.graph, nodes, work.reference),
         "teacher_entropy": _without_student(work, nodes),
         "plain_epistemic": own.with_column("coverage", *(sources.epistemic(some) for some in (inside, reference))),
     }

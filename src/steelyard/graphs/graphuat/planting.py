@@ -7,7 +7,7 @@ words, one gets edges to nodes of other classes, one loses most labels of its cl
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -118,6 +118,38 @@ def plant(
     return Planted({**arrays, **changed}, groups, words, ends, cut)
 
 
+def with_lookalikes(made: Planted, generator: np.random.Generator) -> tuple[Planted, dict[int, str]]:
+    """Give the clean nodes as much more as planted ones have, of what does no harm: a control against counting.
+
+    Every second clean node gets the words most typical of its class, the others get edges to nodes of their own class
+    outside all groups; as many words or edges as were planted elsewhere.
+
+    Args:
+        made: A graph with all three sources planted; it is not changed.
+        generator: Source of every draw.
+
+    Returns:
+        The changed graph, and for each clean node what counting takes it for: "feature" or "structure".
+
+    Raises:
+        InputError: Too few nodes of a class are left.
+    """
+    x, y, edge_index = made.arrays["x"].copy(), made.arrays["y"], made.arrays["edge_index"]
+    more_words, more_edges = (len(next(iter(some.values()))) for some in (made.words, made.ends))
+    clean = made.groups["clean"].tolist()
+    for node in clean[::2]:
+        own = y == y[node]
+        typical = np.argsort(x[~own].mean(axis=0) - x[own].mean(axis=0), kind="stable")
+        x[node, typical[:more_words]] = 1.0
+    free = np.setdiff1d(np.arange(len(y)), made.nodes)
+    ends = {
+        node: _drawn_ends(edge_index, node, free[y[free] == y[node]], more_edges, generator, "its own class")
+        for node in clean[1::2]
+    }
+    arrays = {**made.arrays, "x": x, "edge_index": _joined(edge_index, ends, len(y))}
+    return replace(made, arrays=arrays), {node: SOURCES[place % 2] for place, node in enumerate(clean)}
+
+
 def _with_words(
     x: NDArray[Any], nodes: Nodes, count: int, generator: np.random.Generator
 ) -> tuple[NDArray[Any], dict[int, Nodes]]:
@@ -134,22 +166,30 @@ def _with_words(
 def _with_edges(
     edge_index: NDArray[Any], y: NDArray[Any], nodes: Nodes, taken: Nodes, count: int, generator: np.random.Generator
 ) -> tuple[NDArray[np.int64], dict[int, Nodes]]:
-    size = len(y)
-    free = np.setdiff1d(np.arange(size), taken)
-    ends = {}
-    for node in nodes.tolist():
-        near = edge_index[1][edge_index[0] == node]
-        candidates = np.setdiff1d(free[y[free] != y[node]], near)
-        if len(candidates) < count:
-            raise InputError(f"graph: {len(candidates)} nodes of another class are left for {count} edges of {node}")
-        ends[node] = np.sort(generator.choice(candidates, count, replace=False))
-    if not ends:
-        return edge_index, ends
-    source = np.repeat(np.array(list(ends)), count)
-    target = np.concatenate(list(ends.values()))
-    both = np.concatenate([edge_index, [source, target], [target, source]], axis=1).astype(np.int64)
+    free = np.setdiff1d(np.arange(len(y)), taken)
+    ends = {
+        node: _drawn_ends(edge_index, node, free[y[free] != y[node]], count, generator, "another class")
+        for node in nodes.tolist()
+    }
+    return _joined(edge_index, ends, len(y)), ends
+
+
+def _drawn_ends(
+    edge_index: NDArray[Any], node: int, allowed: Nodes, count: int, generator: np.random.Generator, what: str
+) -> Nodes:
+    """Return ``count`` of the ``allowed`` nodes that are no neighbours of ``node``, ascending."""
+    candidates = np.setdiff1d(allowed, edge_index[1][edge_index[0] == node])
+    if len(candidates) < count:
+        raise InputError(f"graph: {len(candidates)} nodes of {what} are left for {count} edges of {node}")
+    return np.sort(generator.choice(candidates, count, replace=False))
+
+
+def _joined(edge_index: NDArray[Any], ends: dict[int, Nodes], size: int) -> NDArray[np.int64]:
+    """Return the edges with those of each node to its ``ends``, both directions, sorted."""
+    new = np.array([(node, int(end)) for node, some in ends.items() for end in some], dtype=np.int64).reshape(-1, 2).T
+    both = np.concatenate([edge_index, new, new[::-1]], axis=1).astype(np.int64)
     keys = np.unique(both[0] * size + both[1])
-    return np.stack([keys // size, keys % size]), ends
+    return np.stack([keys // size, keys % size])
 
 
 def _cut(arrays: Arrays, kind: int, left: int, generator: np.random.Generator) -> NDArray[np.bool_]:

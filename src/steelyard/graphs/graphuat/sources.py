@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
+from steelyard.graphs.graph import Graph
 from steelyard.graphs.graphuat.attribution import Attributor, Settings
 from steelyard.graphs.graphuat.core import SOURCES, dominant_source, standardise
 from steelyard.graphs.graphuat.explanation import UncertaintyAttribution
@@ -73,17 +74,17 @@ def feature_column(work: Study, nodes: Sequence[int], method: FeatureMethod) -> 
     return np.array([item.scores["feature"] for item in found]), made.reference_scores()[:, 0].numpy()
 
 
-def counted(work: Study, nodes: Array) -> Scored:
+def counted(graph: Graph, nodes: Array, reference: Array) -> Scored:
     """Return what counting says: words of a node, its edges, and how few labelled nodes are within two steps."""
-    source, target = work.graph.edge_index.numpy()
-    assert work.graph.train_mask is not None
-    size = work.graph.num_nodes
-    labelled = work.graph.train_mask.numpy().astype(np.float64)
+    source, target = graph.edge_index.numpy()
+    assert graph.train_mask is not None
+    size = graph.num_nodes
+    labelled = graph.train_mask.numpy().astype(np.float64)
     near = np.bincount(target, weights=labelled[source], minlength=size) + labelled
     within = np.bincount(target, weights=near[source], minlength=size) + near
-    words = (work.graph.x != 0).sum(1).double().numpy()
+    words = (graph.x != 0).sum(1).double().numpy()
     columns = np.column_stack([words, np.bincount(target, minlength=size), -within])
-    return Scored(columns[nodes], columns[work.reference])
+    return Scored(columns[nodes], columns[reference])
 
 
 def accuracy(named: Sequence[str | None], sources: Sequence[str]) -> float:
