@@ -21,7 +21,8 @@ from steelyard.errors import InputError
 
 Floats = NDArray[np.float64]
 
-_ROUNDING = 1e-9  # relative: what a covariance may exceed its bound by, or a second moment lack in symmetry
+_ROUNDING = 1e-9  # relative: what a covariance may exceed its bound by
+_SINGLE = 1e-6  # relative, per feature: what rounding in single precision may do to a second moment
 
 
 class Refit(NamedTuple):
@@ -113,31 +114,33 @@ def squared_distance(first: Any, second: Any, sigma: Any = None, name: str = "he
     a, b = _finite(name, first), _finite(name, second)
     if a.shape != b.shape or a.ndim not in (1, 2):
         raise InputError(f"{name} must have one shape, (d,) or (d, k), got {a.shape} and {b.shape}")
-    return squared_norm(a - b, sigma)
+    return squared_norm(a - b, None if sigma is None else second_moment(sigma, len(a)))
 
 
-def squared_norm(head: Floats, sigma: Any = None) -> float:
-    """Return |head|^2 of (d,) or (d, k), summed over outputs, in values if ``sigma`` (d, d) is given."""
-    if sigma is None:
-        return float(np.vdot(head, head))
-    moment = second_moment(sigma, len(head))
-    value = float(np.vdot(head, moment @ head))
-    if value < -_ROUNDING * float(np.abs(moment).max()) * float(np.vdot(head, head)):
-        raise InputError("sigma must be positive semidefinite: give the mean of phi phi^T over a client's features")
-    return max(0.0, value)
+def squared_norm(head: Floats, moment: Floats | None = None) -> float:
+    """Return |head|^2 of (d,) or (d, k), summed over outputs, in values if a :func:`second_moment` (d, d) is given."""
+    return max(0.0, float(np.vdot(head, head if moment is None else moment @ head)))
 
 
 def second_moment(sigma: Any, width: int) -> Floats:
-    """Return ``sigma`` as a symmetric (width, width) array.
+    """Return ``sigma`` as a symmetric, positive semidefinite (width, width) array.
 
     Raises:
-        InputError: Another shape, not symmetric, or not finite.
+        InputError: Another shape, not finite, not symmetric, or not positive semidefinite, beyond rounding.
     """
     moment = _finite("sigma", sigma)
     if moment.shape != (width, width):
         raise InputError(f"sigma must be the ({width}, {width}) second moment of the features, got {moment.shape}")
     if not np.allclose(moment, moment.T, rtol=0, atol=1e-5 * float(np.abs(moment).max(initial=0.0))):
         raise InputError("sigma must be symmetric: give the mean of phi phi^T over a client's features")
+    size = float(np.abs(moment).max(initial=0.0))
+    if size > 0.0:
+        try:  # features in single precision leave eigenvalues as far below 0 as this
+            np.linalg.cholesky(moment / size + _SINGLE * width * np.eye(width))
+        except np.linalg.LinAlgError:
+            raise InputError(
+                "sigma must be positive semidefinite: give the mean of phi phi^T over a client's features"
+            ) from None
     return moment
 
 
@@ -278,7 +281,8 @@ def head_variance_iterates(iterates: Any, sigma: Any = None) -> float:
     if seen.ndim not in (2, 3) or len(seen) < 2:
         raise InputError(f"iterates must be at least two heads, shape (T, d) or (T, d, k), got {seen.shape}")
     apart = seen - seen.mean(axis=0)
-    return sum(squared_norm(row, sigma) for row in apart) / (len(seen) - 1)
+    moment = None if sigma is None else second_moment(sigma, seen.shape[1])
+    return sum(squared_norm(row, moment) for row in apart) / (len(seen) - 1)
 
 
 def bellman_residual_decomposition(

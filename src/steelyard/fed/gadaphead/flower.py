@@ -111,6 +111,11 @@ class GAdapHeadStrategy(Strategy):  # type: ignore[misc]  # flwr is not installe
         for name, value in (("fraction_train", fraction_train), ("fraction_evaluate", fraction_evaluate)):
             if not 0 <= value <= 1:
                 raise InputError(f"{name} must be in [0, 1], got {value}")
+        if min_available_nodes < 1 or not query_timeout > 0:
+            raise InputError(
+                f"min_available_nodes must be at least 1 and query_timeout above 0 seconds, got {min_available_nodes} "
+                f"and {query_timeout}"
+            )
         if (head_keys is None) == (head_predicate is None):
             raise InputError("give either head_keys or head_predicate, to say which arrays are the head")
         self.head_keys, self.head_predicate, self.features_last = head_keys, head_predicate, features_last
@@ -264,12 +269,15 @@ class GAdapHeadStrategy(Strategy):  # type: ignore[misc]  # flwr is not installe
         trunk, server = saved.get("trunk", {}), dict(saved.get("server", {}))
         start = saved.get("start", {}).get("head", np.empty(0))
         heads = [values for name, values in server.items() if name.startswith(("head/", "last/"))]
-        if any(head.shape != layout.head_shape for head in (start, *heads)):
+        if any(head.shape != layout.head_shape or head.dtype.kind != "f" for head in (start, *heads)):
             raise InputError(f"checkpoint {self.checkpoint} is of another model; remove it or name another file")
         for head in (start, *heads):
             layout.check({**trunk, **layout.unpack(head)})
-        for client in server.get("clients", ()):
-            server.update({f"trunk/{int(client)}/{name}": values for name, values in trunk.items()})
+        clients = np.atleast_1d(server.get("clients", np.empty(0, dtype=np.int64)))
+        if clients.dtype.kind != "i":
+            raise InputError(f"checkpoint {self.checkpoint} cannot be read: its clients are no numbers")
+        for client in clients.tolist():
+            server.update({f"trunk/{client}/{name}": values for name, values in trunk.items()})
         self.server.load_state_dict(server)
         self._trunk, self._start = dict(trunk), start
 
@@ -277,7 +285,7 @@ class GAdapHeadStrategy(Strategy):  # type: ignore[misc]  # flwr is not installe
         """Return nodes; by client where it is known, so that equal seeds sample equal clients."""
         if fraction == 0.0:
             return []
-        while len(nodes := set(grid.get_node_ids())) < max(self.min_available_nodes, 1):
+        while len(nodes := set(grid.get_node_ids())) < self.min_available_nodes:
             log.info("Waiting for nodes to connect: %d of %d", len(nodes), self.min_available_nodes)
             time.sleep(1.0)
         ordered = sorted(nodes, key=lambda node: (self._client_of.get(node, np.inf), node))
@@ -354,6 +362,10 @@ class GAdapHeadStrategy(Strategy):  # type: ignore[misc]  # flwr is not installe
         if any(values.dtype != layout.types[name] for name, values in arrays.items()):
             layout.check(typed)  # a number may be too large for a smaller type
         trunk, head = layout.split(typed)
+        sent = self.server.sent[client].head if client in self.server.sent else self._start
+        with np.errstate(over="ignore"):
+            if not np.isfinite(head - sent).all():
+                raise InputError("its head has moved further than a number of its type can say")
         steps = int(metrics.pop(EXAMPLES))
         moment = _moment(message, layout.head_shape[0]) if MOMENT in message.content else None
         return client, ClientUpdate(trunk, head, None, float(variance), steps, moment, metrics)
@@ -428,8 +440,11 @@ def _averaged(rows: Sequence[Mapping[str, Any]]) -> MetricRecord:
 def _read_checkpoint(path: Path) -> tuple[dict[str, Arrays], int]:
     parts, text = checkpoints.read(path, _RUN)
     try:
-        return parts, int(json.loads(text)["rounds"])
-    except (ValueError, KeyError, TypeError) as error:
+        rounds = int(json.loads(text)["rounds"])
+        if rounds < 0:
+            raise ValueError(f"it has {rounds} rounds")
+        return parts, rounds
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise InputError(f"checkpoint {path} cannot be read: {error}; remove it to begin anew") from None
 
 

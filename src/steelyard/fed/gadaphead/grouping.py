@@ -79,16 +79,14 @@ def group_clients(
     if len(shapes) > 1:
         told = ", ".join(f"{shape} (client {client})" for shape, client in list(shapes.items())[:3])
         raise InputError(f"updates must have one shape, got {told}: group the clients of each shape apart")
-    products = _products(_as_rows(updates), named)
-    norms = np.sqrt(np.diag(products))
-    cosine = _cosine(products, norms)
+    products, cosine, moved = _products(_as_rows(updates), named)
     labels = np.full(len(named), -1, dtype=np.int64)
-    awake = np.flatnonzero(norms > 0)
+    awake = np.flatnonzero(moved)
     if linkage == "average":
         parts = _average(cosine, awake, threshold)
     else:
         parts = _bipartition(products, cosine, awake, threshold, stationary, moving)
-    alone = [np.array([i]) for i in np.flatnonzero(norms == 0)]
+    alone = [np.array([i]) for i in np.flatnonzero(~moved)]
     for number, part in enumerate([*parts, *alone]):
         labels[part] = number
     return GroupAssignment(_numbered(labels), cosine, named)
@@ -110,8 +108,8 @@ def _as_rows(updates: Any) -> Sequence[Row]:
     return [row.astype(common, copy=False) for row in rows]
 
 
-def _products(rows: Sequence[Row], clients: Sequence[int]) -> Floats:
-    """Return the Gram matrix of the rows, or of rows scaled to at most 1 where it would leave the range of floats."""
+def _products(rows: Sequence[Row], clients: Sequence[int]) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+    """Return the Gram matrix, the cosines, and which rows are not zero; rows of any length have a direction."""
     products = gram(rows)
     norms = np.diag(products)
     tiny = np.finfo(rows[0].dtype).tiny * 1e6
@@ -120,16 +118,19 @@ def _products(rows: Sequence[Row], clients: Sequence[int]) -> Floats:
             raise InputError(f"update of client {client} holds values that are not finite; leave the client out")
     odd = ~np.isfinite(norms) | (norms < tiny)
     if not any(row.any() for row, is_odd in zip(rows, odd, strict=True) if is_odd):
-        return products
-    largest = [float(np.abs(row).max(initial=0.0)) for row in rows]
-    return gram([row.astype(np.float64) / (top or 1.0) for row, top in zip(rows, largest, strict=True)])
+        return products, *_cosine(products)
+    largest = np.array([float(np.abs(row).max(initial=0.0)) for row in rows])
+    scaled = gram([row.astype(np.float64) / (top or 1.0) for row, top in zip(rows, largest, strict=True)])
+    with np.errstate(over="ignore", under="ignore"):
+        return scaled * largest[:, None] * largest, *_cosine(scaled)
 
 
-def _cosine(products: Floats, norms: Floats) -> Floats:
+def _cosine(products: Floats) -> tuple[Floats, NDArray[np.bool_]]:
+    norms = np.sqrt(np.diag(products))
     length = np.where(norms > 0, norms, 1.0)
     cosine: Floats = np.clip(products / length[:, None] / length[None, :], -1.0, 1.0)
     np.fill_diagonal(cosine, 1.0)
-    return cosine
+    return cosine, norms > 0
 
 
 def _average(cosine: Floats, members: NDArray[np.int64], threshold: float) -> list[NDArray[np.int64]]:
@@ -311,16 +312,21 @@ class UpdateCosine:
         """Take over what :meth:`state_dict` returned.
 
         Raises:
-            InputError: The state lacks a part.
+            InputError: The state lacks a part, or its parts do not fit one another.
         """
         try:
             table = np.asarray(state["clients"], dtype=np.int64).reshape(-1, 4).tolist()
             signals = {client: np.asarray(state[f"smoothed/{client}"]) for client, *_ in table}
             calls = int(state["calls"])
-        except (KeyError, ValueError, TypeError) as error:
+        except (KeyError, ValueError, TypeError, OverflowError) as error:
             raise InputError(f"state of the grouping cannot be read: {error}") from None
-        self._calls = calls
-        self._smoothed = {client: as_row(signal, "state").copy() for client, signal in signals.items()}
+        smoothed = {client: as_row(signal, "state").copy() for client, signal in signals.items()}
+        kinds = {(label, signals[client].shape) for client, label, _, _ in table}
+        if not all(map(is_finite, smoothed.values())) or len(kinds) > len({label for label, _ in kinds}):
+            raise InputError(
+                "state of the grouping cannot be read: its updates are not finite or of two shapes a group"
+            )
+        self._calls, self._smoothed = calls, smoothed
         self._shapes = {client: signal.shape for client, signal in signals.items()}
         self._labels = {client: label for client, label, _, _ in table}
         self._proposed = {client: label for client, _, label, _ in table}

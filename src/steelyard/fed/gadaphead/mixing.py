@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.errors import InputError, NoEffectWarning
-from steelyard.fed.gadaphead.core import shares, squared_norm
+from steelyard.fed.gadaphead.core import second_moment, shares, squared_norm
 from steelyard.fed.gadaphead.grouping import GroupAssignment, members_of
 from steelyard.fed.gadaphead.rows import Row, as_row, combine, distances, is_finite
 
@@ -122,7 +122,7 @@ def mix_heads(
     rows, shape = _rows(heads)
     count = len(rows)
     labels, weighing, variance = _labels(groups, count), _weights(weights, count), _variances(variances, count, mode)
-    moments, wanted = _moments(sigma, count), _wanted(mode, strength, truth, shape)
+    moments, wanted = _moments(sigma, count, shape[1]), _wanted(mode, strength, truth, shape)
     check_clip(clip)
     lam, mismatch = np.zeros(count), np.zeros(count)
     mixed = np.empty((count, rows[0].size), dtype=rows[0].dtype)
@@ -164,14 +164,16 @@ def choose(
     else:
         apart, towards, same = _geometry(group, means, features, truth)
     variance, own = np.array([member.variance for member in group]), np.diag(means)
-    noise = means**2 @ variance + (1.0 - 2.0 * own) * variance
+    with np.errstate(over="ignore"):
+        noise = means**2 @ variance + (1.0 - 2.0 * own) * variance
     if wanted is None:
         lam = shares(variance * (1.0 - own), np.maximum(apart, noise) if debiased else apart, same)
     elif wanted.ndim == 1:
         lam = wanted
     else:
         lam = np.divide(towards, apart, out=np.zeros(len(group)), where=apart > 0)
-    return Choice(means, np.clip(lam, *clip), np.maximum(0.0, apart - noise))
+    with np.errstate(invalid="ignore"):  # both infinite: no number, which counts as 0
+        return Choice(means, np.clip(lam, *clip), np.fmax(0.0, apart - noise))
 
 
 def check_clip(clip: tuple[float, float]) -> None:
@@ -253,12 +255,12 @@ def _variances(variances: Any, count: int, mode: str) -> Floats:
     return array
 
 
-def _moments(sigma: Any, count: int) -> list[Floats | None]:
-    if sigma is None or (isinstance(sigma, np.ndarray) and sigma.ndim == 2):
-        return [sigma] * count
+def _moments(sigma: Any, count: int, width: int) -> list[Floats | None]:
+    if sigma is None or getattr(sigma, "ndim", None) == 2:
+        return [None if sigma is None else second_moment(sigma, width)] * count
     if len(sigma) != count:
         raise InputError(f"sigma must be one (d, d) second moment, or one for each of {count} heads, got {len(sigma)}")
-    return [None if moment is None else np.asarray(moment, dtype=np.float64) for moment in sigma]
+    return [None if moment is None else second_moment(moment, width) for moment in sigma]
 
 
 def _wanted(mode: str, strength: Any, truth: Any, shape: tuple[int, ...]) -> Floats | None:
@@ -274,7 +276,10 @@ def _wanted(mode: str, strength: Any, truth: Any, shape: tuple[int, ...]) -> Flo
         return given
     if truth is None or np.shape(truth) != shape:
         raise InputError(f"truth is needed for mode 'oracle': the true heads, shape {shape}")
-    return np.asarray(truth, dtype=np.float64).reshape(shape[0], -1)
+    true = np.asarray(truth, dtype=np.float64).reshape(shape[0], -1)
+    if not is_finite(true.reshape(-1)):
+        raise InputError("truth must be finite numbers")
+    return true
 
 
 class AdaptiveMix:
@@ -351,7 +356,7 @@ class AdaptiveMix:
             round: Number of the round, from 1.
             heads: Last seen head of each client; clients of one group have heads of one shape.
             groups: Group of each client.
-            moments: Second moment of each client's features, or None.
+            moments: Second moment of each client's features, as ``core.second_moment`` gives it, or None.
             ages: Rounds since each head was seen, 0 for those of this round.
         """
         clients = sorted(heads)
@@ -392,10 +397,13 @@ class AdaptiveMix:
         """Take over what :meth:`state_dict` returned.
 
         Raises:
-            InputError: The state lacks a part.
+            InputError: The state lacks a part, or a variance is none.
         """
         try:
             pairs = zip(state["clients"].tolist(), state["variances"].tolist(), strict=True)
-            self._smoothed = {int(client): float(value) for client, value in pairs}
-        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            smoothed = {int(client): float(value) for client, value in pairs}
+        except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
             raise InputError(f"state of the mixing cannot be read: {error}") from None
+        if not all(0 <= value < np.inf for value in smoothed.values()):
+            raise InputError("state of the mixing cannot be read: a variance is negative or not finite")
+        self._smoothed = smoothed

@@ -19,7 +19,10 @@ from numpy.typing import NDArray
 from steelyard import rng
 from steelyard.errors import InputError
 from steelyard.fed.gadaphead import checkpoints
+from steelyard.fed.gadaphead.core import second_moment
 from steelyard.fed.gadaphead.rows import is_finite
+
+_MOST_STEPS = 2**53  # a whole number beyond it has no exact weight
 
 Array = NDArray[Any]
 Trunk = Mapping[str, Array]
@@ -136,7 +139,7 @@ def rounds_from_json(text: str) -> tuple[RoundRecord, ...]:
             )
             for record in json.loads(text)
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise InputError(f"history cannot be read: {error}") from None
 
 
@@ -179,7 +182,7 @@ def federated_rounds(
     path = None if checkpoint is None else Path(checkpoint)
     run = f"{type(strategy).__name__}, {len(clients)} clients, seed {int(seed)}"
     if path is not None and path.exists():
-        sent, records = _resume(path, run, clients, strategy)
+        sent, records = _resume(path, run, clients, strategy, sent)
     for number in range(len(records) + 1, rounds + 1):
         updates, failures, sizes = _train(clients, sent, number, seed, skip_failures, strategy.uploads)
         if updates:
@@ -190,7 +193,7 @@ def federated_rounds(
             number,
             dict(strategy.groups),
             {client: lam for client, lam in strategy.lam.items() if client in updates},
-            {client: {k: float(v) for k, v in update.metrics.items()} for client, update in updates.items()},
+            {client: dict(update.metrics) for client, update in updates.items()},
             sizes,
             failures,
         )
@@ -233,18 +236,23 @@ def checked_update(client: int, update: Any, sent: Broadcast) -> ClientUpdate:
     }
     head = _copied(f"{who}: head", update.head, np.shape(sent.head))
     if update.update is None:
-        moved = head - np.asarray(sent.head)
+        with np.errstate(over="ignore"):
+            moved = head - np.asarray(sent.head)
     else:
         moved = _copied(f"{who}: update", update.update, head.shape)
+    if not is_finite(moved.reshape(-1)):
+        raise InputError(f"{who}: head has moved further than a number of its type can say")
     moment = update.feature_second_moment
     if moment is not None:
         moment = _copied(f"{who}: feature_second_moment", moment, (len(head), len(head)))
+        second_moment(moment, len(head))
     variance, steps = float(update.variance), int(update.n_steps)
     if not (np.isfinite(variance) and variance >= 0):
         raise InputError(f"{who}: variance must be a finite number of at least 0, got {variance}")
-    if steps < 0:
-        raise InputError(f"{who}: n_steps must be at least 0, got {steps}")
-    return ClientUpdate(trunk, head, moved, variance, steps, moment, dict(update.metrics))
+    if not 0 <= steps < _MOST_STEPS:
+        raise InputError(f"{who}: n_steps must be at least 0 and below {_MOST_STEPS:.0e}, got {steps}")
+    metrics = {str(name): float(value) for name, value in update.metrics.items()}
+    return ClientUpdate(trunk, head, moved, variance, steps, moment, metrics)
 
 
 def _copied(what: str, values: Any, shape: tuple[int, ...]) -> Array:
@@ -329,7 +337,7 @@ def _save(
 
 
 def _resume(
-    path: Path, run: str, clients: Sequence[Client], strategy: Strategy
+    path: Path, run: str, clients: Sequence[Client], strategy: Strategy, starts: Mapping[int, Broadcast]
 ) -> tuple[dict[int, Broadcast], list[RoundRecord]]:
     parts, text = checkpoints.read(path, run)
     try:
@@ -337,10 +345,25 @@ def _resume(
             index: Broadcast(parts.get(f"trunk {index}", {}), parts[f"head {index}"][""])
             for index in range(len(clients))
         }
-        strategy.load_state_dict(parts.get("strategy", {}))
     except KeyError as error:
         raise InputError(f"checkpoint {path} lacks {error}; remove it to begin anew") from None
+    for index, start in starts.items():
+        same_model(f"checkpoint {path}, client {index}", sent[index], start)
+    records = list(rounds_from_json(text))
+    if [record.round for record in records] != list(range(1, len(records) + 1)):
+        raise InputError(f"checkpoint {path} does not hold the rounds from 1 on; remove it to begin anew")
+    strategy.load_state_dict(parts.get("strategy", {}))
     for index, client in enumerate(clients):
         if hasattr(client, "load_state_dict"):
             client.load_state_dict(parts.get(f"client {index}", {}))
-    return sent, list(rounds_from_json(text))
+    return sent, records
+
+
+def same_model(what: str, given: Broadcast, start: Broadcast) -> None:
+    """Raise InputError unless ``given`` has the names, shapes and kinds of ``start``, and finite numbers."""
+    pairs = [("head", given.head, start.head)]
+    pairs += [(repr(name), given.trunk.get(name, np.empty(0)), values) for name, values in start.trunk.items()]
+    if set(given.trunk) != set(start.trunk) or any(own.dtype.kind != one.dtype.kind for _, own, one in pairs):
+        raise InputError(f"{what} is of another model; remove it or name another file")
+    for name, own, one in pairs:
+        _copied(f"{what}: {name}", own, np.shape(one))

@@ -10,9 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.errors import InputError
+from steelyard.fed.gadaphead.core import second_moment
 from steelyard.fed.gadaphead.grouping import Linkage, UpdateCosine
 from steelyard.fed.gadaphead.mixing import AdaptiveMix
 from steelyard.fed.gadaphead.rounds import Broadcast, ClientUpdate, Trunk
+from steelyard.fed.gadaphead.rows import as_row, is_finite
 
 Array = NDArray[Any]
 Scope = Literal["all", "group"]
@@ -198,7 +200,7 @@ class GAdapHead(SharedTrunk):
             self._heads[client], self._seen[client] = updates[client].head, round
             self._moments[client] = updates[client].feature_second_moment
         self.mixing.smooth({client: updates[client].variance for client in reported})
-        ages = {client: round - seen for client, seen in self._seen.items()}
+        ages = {client: max(0, round - seen) for client, seen in self._seen.items()}
         mixed, lam, mismatch = self.mixing.mix(round, self._heads, self.groups, self._moments, ages)
         self.lam = {client: lam[client] for client in reported}
         self.mismatch = {client: mismatch[client] for client in reported}
@@ -244,17 +246,33 @@ class GAdapHead(SharedTrunk):
         return state
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Take over what :meth:`state_dict` returned."""
+        """Take over what :meth:`state_dict` returned.
+
+        Raises:
+            InputError: The state lacks a part, or its parts do not fit one another.
+        """
         super().load_state_dict(state)
+        grouping, mixing = part(state, "grouping/"), part(state, "mixing/")
         try:
             self._seen = {int(client): int(seen) for client, seen in state["seen"]}
             self.groups = {int(client): int(label) for client, label in state["groups"]}
             self._heads = {client: state[f"last/{client}"] for client in self._seen}
-        except (KeyError, TypeError, ValueError) as error:
+            given = {client: state.get(f"moment/{client}") for client in self._seen}
+            known = [sorted(map(int, table)) for table in (grouping["clients"][:, 0], mixing["clients"])]
+            shapes = [np.shape(grouping[f"smoothed/{client}"]) for client in self._heads]
+        except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
             raise InputError(f"state of {type(self).__name__} cannot be read: {error}") from None
-        self._moments = {client: state.get(f"moment/{client}") for client in self._seen}
-        self.grouping.load_state_dict(part(state, "grouping/"))
-        self.mixing.load_state_dict(part(state, "mixing/"))
+        heads = self._heads.values()
+        if known != [sorted(self._seen)] * 2 or shapes != [head.shape for head in heads]:
+            raise InputError(f"state of {type(self).__name__} cannot be read: its parts are not of the same clients")
+        if not all(is_finite(as_row(head, "state")) for head in heads):
+            raise InputError(f"state of {type(self).__name__} cannot be read: a head is not finite")
+        self._moments = {
+            client: None if moment is None else second_moment(moment, len(self._heads[client]))
+            for client, moment in given.items()
+        }
+        self.grouping.load_state_dict(grouping)
+        self.mixing.load_state_dict(mixing)
 
 
 def _same(first: Array, second: Array | None) -> bool:
