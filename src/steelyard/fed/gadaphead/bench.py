@@ -1,8 +1,8 @@
 """How sharing is weighed: on linear clients where all is known, and on reinforcement learners where it is not.
 
 On linear clients every way to share gets the same fits, so differences pair. Reinforcement learners of all arms start
-from one network and draw from the same streams; what each arm may choose was chosen for all arms from grids of one size
-on tuning streams (``tuned.json``, by ``benchmarks/tune_gadaphead.py``).
+from one network and draw from the same streams; every arm's learning rate was chosen from the same three on tuning
+streams (``tuned.json``, by ``benchmarks/tune_gadaphead.py``).
 """
 
 from __future__ import annotations
@@ -49,9 +49,11 @@ def _work(linear_cells: int, rounds: int) -> int:
 
 
 def chosen_settings() -> dict[str, dict[str, dict[str, Any]]]:
-    """Return the settings by task and arm; those of MiniGrid serve with twelve clients too."""
+    """Return settings by task and arm; FedProx takes FedAvg's, FedRep FedPer's, and twelve clients those of eight."""
     chosen = {task: {arm: dict(row["config"]) for arm, row in rows.items()} for task, rows in TUNED.items()}
-    return {**chosen, "minigrid_12": chosen["minigrid"]}
+    grid = chosen["minigrid"]
+    grid |= {arm: dict(grid[like]) for arm, like in (("fedprox", "fedavg"), ("fedrep", "fedper"))}
+    return {**chosen, "minigrid_12": grid}
 
 
 BENCH = BenchSpec(
@@ -91,12 +93,12 @@ BENCH = BenchSpec(
             blocks=(
                 Block(tasks=("minigrid",), arms=(*arms.TRAINED, "fedprox", "fedrep")),
                 Block(tasks=("minigrid_12",), arms=arms.TRAINED),
-                Block(tasks=("pendulum",), arms=(*arms.TRAINED, "fedprox", "fedrep"), params={**CONTROL, "steps": 400}),
+                Block(tasks=("pendulum",), arms=arms.CONTROL, params={**CONTROL, "steps": 400}),
                 Block(tasks=("minigrid",), arms=("local_long",), seeds=3),
                 Block(tasks=("pendulum",), arms=("local_long",), seeds=3, params={**CONTROL, "steps": 400}),
             ),
             seeds=10,
-            work=_work(0, (10 * 16 + 3 * 8) * 25 + 20 + 10 * 6 * 25 * 3 // 2),
+            work=_work(0, (10 * (8 + 4) + 3 * 8) * 25 + 20 + 10 * 6 * 25 * 3 // 2),
             params={**PARAMS, "steps": 500},
             cell_seconds=1800.0,
         ),
