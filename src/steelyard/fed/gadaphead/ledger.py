@@ -64,7 +64,7 @@ DECISIONS = (
     ),
     Decision(
         id="d11", what="Optimiser after mixing", chosen="the head's moments start afresh, the target network is "
-        "synchronised", source=Source.RECON, why="both belong to a head that is no longer there",
+        "synchronised, in every arm alike", source=Source.RECON, why="both belong to a head that is no longer there",
         alternatives=("keep both",), knob="optimiser",
     ),
     Decision(
