@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
+from torch_geometric.nn import GCNConv, GraphNorm
 
 from steelyard.errors import InputError
 from steelyard.graphs.graph import Graph
@@ -16,7 +17,7 @@ from steelyard.graphs.graphuat import faithfulness
 from steelyard.graphs.graphuat.attribution import attribute_uncertainty
 from steelyard.graphs.graphuat.baselines import Scores
 from steelyard.graphs.graphuat.faithfulness import area, bootstrap, removal_faithfulness
-from steelyard.graphs.graphuat.teachers import build_teacher
+from steelyard.graphs.graphuat.teachers import build_teacher, seeded
 from steelyard.rng import generator
 
 # A star around 0 (degree 4) with a tail, and 7 alone.
@@ -243,3 +244,29 @@ def test_an_area_ends_where_the_node_has_no_more(values, seen):
     else:
         wanted = np.trapezoid([0.0, *values[:seen]], [0, *(1, 2, 3, 5)[:seen]]) / (1, 2, 3, 5)[seen - 1]
         assert found == pytest.approx(wanted, abs=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["twice", "norm"])
+def test_a_teacher_that_is_more_than_its_layers_is_refused(kind):
+    draw = np.random.default_rng(0)
+    ring = np.arange(30)
+    edges = torch.from_numpy(np.stack([np.append(ring, (ring + 1) % 30), np.append((ring + 1) % 30, ring)]))
+    graph = Graph(torch.from_numpy(draw.normal(size=(30, 3))).float(), edges)
+
+    class More(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            with seeded(torch.Generator().manual_seed(0)):
+                self.layer, self.norm = GCNConv(3, 3), GraphNorm(3)
+
+        def forward(self, x, edge_index):
+            h = self.layer(x, edge_index)
+            return self.norm(h) if kind == "norm" else 5 * self.layer(self.layer(h, edge_index), edge_index)
+
+    teacher = More()
+    items = [SimpleNamespace(node=node, edges=[(node, (node + 1) % 30, 1.0)], features=[]) for node in range(5)]
+    with pytest.raises(InputError, match="attribute hops"):
+        removal_faithfulness(teacher, graph, items, (1,), ("random",))
+    if kind == "twice":
+        teacher.hops = 3
+        assert removal_faithfulness(teacher, graph, items, (1,), ("random",)).counts().tolist() == [5]

@@ -238,11 +238,15 @@ def test_a_drawn_edge_loses_one_of_those_it_stands_for():
 
 
 def test_how_far_a_model_sees():
-    from torch_geometric.nn import APPNP, GCNConv
+    from torch_geometric.nn import APPNP, ARMAConv, GCNConv
 
     assert message_hops(SparseGCN(2, 2, layers=3)) == 3
     assert message_hops(build_teacher("gat", 4, 3, layers=4)) == 4
     assert message_hops(nn.Sequential(GCNConv(2, 2), APPNP(10, 0.1))) == 11
+    assert message_hops(nn.Sequential(ARMAConv(2, 2, num_layers=3), GCNConv(2, 2))) == 4
+    sloppy = nn.Sequential(GCNConv(2, 2), GCNConv(2, 2), GCNConv(2, 2))
+    sloppy.num_layers = 2  # of something else
+    assert message_hops(sloppy) == 3
     assert message_hops(nn.Linear(2, 2)) is None
     assert message_hops(object()) is None
     assert message_hops(a_student(random_graph(0))) == 2

@@ -29,7 +29,7 @@ ABLATIONS = (
     _arm("integrated", "GraphUAT, features by integrated gradients", "ablation"),
     _arm("plain_epistemic", "GraphUAT, coverage by the plain epistemic part", "ablation"),
     _arm("raw_scores", "GraphUAT, raw scores in the place of z-scores", "ablation"),
-    _arm("confident_reference", "GraphUAT, confident validation nodes as reference", "ablation"),
+    _arm("confident_reference", "GraphUAT, the surer half of the validation nodes as reference", "ablation"),
     _arm("clean_reference", "GraphUAT, planted clean nodes as reference (a leak)", "ablation"),
     _arm("positive_only", "GraphUAT, may stop: removes only edges that it holds harmful", "ablation"),
     _arm("shuffled", "Control: GraphUAT's sources against shuffled ones", "floor"),

@@ -32,6 +32,7 @@ DEFAULT_AGAINST = ("random", "degree", "saliency", "gnnexplainer", "teacher_entr
 RANDOM_DRAWS = 8
 """Orders that the random baseline's drops are the mean of."""
 BOOTSTRAP = 2000
+_SAME = 1e-3  # nats: float32 rounding stays far below
 OURS = "graphuat"
 
 
@@ -216,7 +217,8 @@ def removal_faithfulness(
         progress: Called with (nodes done, nodes in all).
 
     Raises:
-        InputError: An argument is out of range, or the attribution does not fit the graph.
+        InputError: An argument is out of range, the attribution does not fit the graph, or the teacher is more than
+            message passing of as many layers as it shows.
     """
     ks = _checked(ks, target, remove)
     graph = check_graph(data)
@@ -224,8 +226,12 @@ def removal_faithfulness(
     scenes = Scenes(teacher, graph)
     model = _TARGETS[target](scenes.teacher)
     items = _items(attribution, graph.num_nodes)
+    with torch.no_grad():
+        whole = model.evaluate(graph.x, graph.edge_index, graph.edge_weight).total.tolist()
     found = [
-        _Node(scenes[item.node], item, remove, max(ks)).measured(model, scorers, ks, equal_counts, seed)
+        _Node(scenes[item.node], item, remove, max(ks), whole[item.node]).measured(
+            model, scorers, ks, equal_counts, seed
+        )
         for item in _told(items, progress)
     ]
     methods = [OURS, *(name for name in scorers if all(name in node.drops for node in found))]
@@ -273,8 +279,8 @@ class _Measured(NamedTuple):
 class _Node:
     """One node's removals; equal sets of elements are measured once, whoever names them."""
 
-    def __init__(self, scene: Scene, item: Any, remove: str, most: int) -> None:
-        self.scene, self.item, self.remove, self.most = scene, item, remove, most
+    def __init__(self, scene: Scene, item: Any, remove: str, most: int, whole: float) -> None:
+        self.scene, self.item, self.remove, self.most, self.whole = scene, item, remove, most, whole
         self.candidates = len(scene.pairs) if remove == "edges" else len(scene.features)
 
     def measured(
@@ -324,6 +330,12 @@ class _Node:
     def _falls(self, model: TeacherEntropy, sets: set[frozenset[int]]) -> dict[frozenset[int], float]:
         ordered = sorted(sets, key=sorted)
         values = read(model, self.scene.x, [View(self.scene.graph), *(self._without(one) for one in ordered)])
+        if abs(values[0] - self.whole) > _SAME:
+            raise InputError(
+                f"teacher: the value at node {self.scene.node} is {self.whole:.4f} in the whole graph and "
+                f"{values[0]:.4f} in its neighbourhood, so it sees further than its layers tell (give it an attribute "
+                "hops) or mixes nodes in other ways than by messages (GraphNorm, pooling), which is not supported"
+            )
         return dict(zip(ordered, (values[0] - values[1:]).tolist(), strict=True))
 
     def _without(self, elements: frozenset[int]) -> View:

@@ -82,20 +82,25 @@ def uses_weights(model: UncertaintyModel) -> bool:
 def message_hops(model: Any) -> int | None:
     """Return how many hops ``model`` sees, or None if that cannot be told.
 
-    It says so itself (``hops`` or ``num_layers``), or its backbone does, or its message passing layers are counted: a
-    layer of K steps (APPNP, SGConv, TAGConv) as K.
+    It says so itself (``hops``), or its backbone does, or its message passing layers are counted, one of K steps
+    (APPNP, SGConv, TAGConv, ARMAConv) as K; a larger ``num_layers`` counts. A layer that is called more than once
+    counts once: such a model must say ``hops``.
     """
     if isinstance(model, SparseGCN):
         return len(model.weights)
-    for name in ("hops", "num_layers"):
-        said = getattr(model, name, None)
-        if isinstance(said, int) and said > 0:
-            return said
+    said = _count(model, "hops")
+    if said:
+        return said
     backbone = getattr(model, "backbone", None)
     if isinstance(backbone, nn.Module):
         return message_hops(backbone)
-    if not isinstance(model, nn.Module):
-        return None
-    layers = [part for part in model.modules() if callable(getattr(part, "propagate", None))]
-    steps = [getattr(part, "K", 1) for part in layers]
-    return sum(step if isinstance(step, int) and step > 0 else 1 for step in steps) or None
+    parts = model.modules() if isinstance(model, nn.Module) else ()
+    layers = [part for part in parts if callable(getattr(part, "propagate", None))]
+    steps = sum(_count(layer, "K") or _count(layer, "num_layers") or 1 for layer in layers)
+    return max(steps, _count(model, "num_layers")) or None
+
+
+def _count(model: Any, name: str) -> int:
+    """Return a whole number that ``model`` says of itself, 0 where it does not."""
+    said = getattr(model, name, 0)
+    return said if isinstance(said, int) and said > 0 else 0
