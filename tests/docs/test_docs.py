@@ -254,6 +254,9 @@ def test_what_own_data_need_is_what_is_said() -> None:
     from steelyard.agents.goskills import user as skills
     from steelyard.agents.groupmembench import questions, tasks, thread_recall
     from steelyard.agents.groupmembench import user as chats
+    from steelyard.fed.gadaphead import user as clients
+    from steelyard.graphs.graphuat import user as graphs
+    from steelyard.graphs.graphuat.config import Config as GraphConfig
 
     page = " ".join((DOCS / "bring-your-own-data.md").read_text(encoding="utf-8").split())
     least = tasks.USER_PARTS * chats._LEAST
@@ -265,6 +268,23 @@ def test_what_own_data_need_is_what_is_said() -> None:
     assert f"At least {skills.FOLDS} tasks are needed" in page
     assert f"with {skills._LEAST_LEFT} letters of description left" in page
     assert all(f"`{kind}`" in page for kind in questions.QUESTION_TYPES)
+    assert f"At least {graphs._LEAST} nodes need a label" in page
+    train, val = (round(100 * part) for part in graphs._PARTS)
+    assert f"draws {train}, {val} and {100 - train - val} % of the nodes with a label" in page
+    assert f"judged on up to {GraphConfig().judged} test nodes" in page
+    assert f"At least {clients._LEAST_CLIENTS} clients with at least {clients._LEAST_ROWS} rows each" in page
+    assert f"At most {clients._MOST_CLIENTS:,} clients and {clients._MOST_FEATURES} features" in page
+    for section, options in (("A graph", graphs.Options), ("A table with a column of clients", clients.Options)):
+        told = (DOCS / "bring-your-own-data.md").read_text(encoding="utf-8").partition(f"## {section}, with")[2]
+        rows = re.findall(r"^\| `--([\w-]+)` \| .* \| (.*) \|$", told.partition("\n## ")[0], re.MULTILINE)
+        defaults = {name: field.get_default() for name, field in options.model_fields.items()}
+        assert [name.replace("-", "_") for name, _ in rows] == list(defaults)
+        for name, shown in rows:
+            value = defaults[name.replace("-", "_")]
+            plain = (
+                str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else value
+            )
+            assert shown.startswith(("none", "needed")) or shown.strip("`") == str(plain), name
 
 
 def test_versions_agree() -> None:

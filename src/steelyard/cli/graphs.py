@@ -17,11 +17,12 @@ from steelyard.extras import require
 from steelyard.models.paths import printable
 
 _DEFAULT = 10  # nodes that are looked at when none is named
+_PICKLED = (".pt", ".pth", ".ckpt", ".bin", ".pkl")
 
 DataOption = Annotated[
     str,
     typer.Option(
-        "--data", metavar="GRAPH", help="A .npz file, a CSV of edges, a folder of both, or a known name (cora)."
+        "--data", metavar="GRAPH", help="A .npz file, a CSV of edges, a folder of tables, or a known name (cora)."
     ),
 ]
 FeaturesOption = Annotated[
@@ -29,13 +30,18 @@ FeaturesOption = Annotated[
 ]
 ModelOption = Annotated[
     Path | None,
-    typer.Option("--model", metavar="FILE", help="PyG GCN, GAT or GraphSAGE, .safetensors. Default: train a GCN."),
+    typer.Option(
+        "--model",
+        metavar="FILE",
+        help="State of torch_geometric.nn.GCN, GAT or GraphSAGE, .safetensors. Default: train a GCN.",
+    ),
 ]
 NodesOption = Annotated[
     str | None, typer.Option("--nodes", metavar="LIST", help="Nodes by number, or name in a CSV: 10,42.")
 ]
 MostOption = Annotated[
-    int | None, typer.Option("--most-uncertain", min=1, help="So many nodes that the model is least sure of.")
+    int | None,
+    typer.Option("--most-uncertain", min=1, help="So many nodes of which the model is least sure. Default: 10."),
 ]
 FanoutOption = Annotated[
     str, typer.Option("--fanout", help="Neighbours drawn per hop: 32,16; or all (exact, slow on large graphs).")
@@ -44,7 +50,7 @@ EdgesOption = Annotated[int, typer.Option("--max-edges", min=1, help="Edges of a
 RemoveOption = Annotated[
     int, typer.Option("--remove", min=0, help="Edges removed for the check on the model itself; 0: no check.")
 ]
-SplitOption = Annotated[int, typer.Option("--split", min=0, help="Which split, of a graph with several.")]
+SplitOption = Annotated[int, typer.Option("--split", min=0, help="Which split, of a graph with several; from 0.")]
 SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Of training and of the draws.")]
 SaveOption = Annotated[
     Path | None, typer.Option("--save-model", metavar="FILE", help="Keep the GCN that was trained here.")
@@ -85,6 +91,7 @@ def attribute(
     opened = OpenedGraph(data, features, split)
     named = _named(opened, nodes, most_uncertain)
     drawn = _fanout(fanout)
+    _check_labels(opened.graph)
     teacher = _teacher(opened.graph, model, seed, save_model)
     chosen = named or _least_sure(opened, teacher, most_uncertain or _DEFAULT)
     fitted = require("steelyard.graphs", "graphs").GraphUAT(teacher, seed=seed)
@@ -116,9 +123,7 @@ def _teacher(graph: Any, model: Path | None, seed: int, save: Path | None) -> An
     if model is not None:
         if save is not None:
             raise InputError("--save-model keeps a model that is trained here; leave --model out")
-        return teachers.load_teacher(model, graph)
-    if graph.y is None:
-        raise InputError("--data has no labels to train a model on; give a trained one with --model")
+        return _loaded(teachers, model, graph)
     made = teachers.build_teacher("gcn", graph.x.shape[1], graph.num_classes, seed=seed)
     with counted("training a GCN") as progress:
         teachers.train_teacher(made, graph, seed=seed, progress=lambda done, total: progress(done, total, "epochs"))
@@ -126,6 +131,29 @@ def _teacher(graph: Any, model: Path | None, seed: int, save: Path | None) -> An
         teachers.save_teacher(made, save)
         typer.echo(f"model: {save.resolve()}", err=True)
     return made
+
+
+def _check_labels(graph: Any) -> None:
+    """Say what is missing, in the words of files: the student needs labelled nodes, whoever trained the model."""
+    if graph.y is None:
+        raise InputError(
+            "--data has no labels (an array 'y' or a column 'label'); they are needed beside a trained model too, "
+            "to tell where labels are thin"
+        )
+    if graph.train_mask is None:
+        raise InputError(
+            "--data does not say which nodes the model learns from; add an array 'train_mask' "
+            "(true or false for each node) or a column 'split' with train, val, test"
+        )
+
+
+def _loaded(teachers: Any, path: Path, graph: Any) -> Any:
+    if path.suffix.lower() in _PICKLED:
+        raise InputError(
+            f"--model: {printable(path.name)} may be a pickle, which is not opened; write "
+            "safetensors.torch.save_file(model.state_dict(), 'model.safetensors')"
+        )
+    return teachers.load_teacher(path, graph)
 
 
 def _named(opened: OpenedGraph, nodes: str | None, most_uncertain: int | None) -> list[int]:

@@ -19,6 +19,7 @@ _CHECK_HEAD = ("edges removed", "nodes", "named", "random", "difference", "what 
 _SHOWN = 3  # edges and features named per node
 _ENOUGH = 6  # nodes from which an interval over nodes says anything
 _SURE = 0.05  # share of the largest entropy below which the model is not unsure of a node
+_LEAST = 0.0005  # nats below which an edge's effect would be printed as 0
 _WIDTH = 40  # characters of a name on a terminal
 
 
@@ -32,6 +33,8 @@ class OpenedGraph:
         if not known and not Path(data).exists():
             hint = did_you_mean(data, reader.GRAPHS)
             raise InputError(f"--data: there is no file or folder {data!r} and no graph of that name.{hint}")
+        if not known:
+            _check_file(Path(data), features)
         arrays = reader.graph_arrays(data, split) if known else reader.read_graph(data, features, split=split)
         self.ids = [printable(str(name)) for name in arrays.pop("ids", ())]
         self.feature_names = [printable(str(name)) for name in arrays.pop("feature_names", ())]
@@ -63,6 +66,22 @@ class OpenedGraph:
         return self.feature_names[number] if self.feature_names else str(number)
 
 
+def _check_file(path: Path, features: Path | None) -> None:
+    """Say what to do with a file that is no graph by itself."""
+    suffix = path.suffix.lower()
+    if path.is_dir() or suffix == ".npz":
+        return
+    if suffix in (".pt", ".pth", ".pkl", ".pickle"):
+        raise InputError(
+            f"--data: {printable(path.name)} may be a pickle, which is not opened; write numpy.savez('graph.npz', "
+            "x=data.x, edge_index=data.edge_index, y=data.y, train_mask=data.train_mask, val_mask=data.val_mask)"
+        )
+    if features is None:
+        raise InputError(
+            f"--data: {printable(path.name)} is read as a table of edges; name the table of its nodes with --features"
+        )
+
+
 class _Arrays:
     """Arrays as attributes, which is how a graph is checked."""
 
@@ -79,17 +98,19 @@ def lines(opened: OpenedGraph, found: Any, curve: Any) -> Iterator[str]:
             f"({_scores(item)}); the model's entropy is {item.teacher_entropy:.2f} "
             f"of {opened.most_entropy:.2f} nats{sure}" + (", no edges" if item.isolated else "")
         )
-        if item.top_edges(_SHOWN):
+        if _harmful(item):
             yield "  edges that hurt: " + ", ".join(_edges(opened, item))
         if item.z.get("feature", 0) > 0 and item.top_features(_SHOWN):
             yield "  features that hurt: " + ", ".join(_features(opened, item))
         if item.edges_left_out:
             yield f"  {several(item.edges_left_out, 'edge')} not tested (--max-edges)"
     yield lead(found)
+    yield _scale(found)
     if curve is not None:
         yield CHECK
         for k, count, named, random, difference, said in check(curve):
-            yield f"  {k} removed at {count} nodes: {named} named, {random} random; difference {difference}: {said}"
+            told = f"{named} named, {random} random; difference {difference}: {said}"
+            yield f"  {k} removed at {several(int(count), 'node')}: {told}"
 
 
 def lead(found: Any) -> str:
@@ -99,6 +120,15 @@ def lead(found: Any) -> str:
     agreement = found.settings.get("agreement")
     stands = "" if agreement is None else f" Student and model agree on {agreement:.0%} of all nodes."
     return f"What makes {several(len(found), 'node')} unsure: {told}.{stands}"
+
+
+def _scale(found: Any) -> str:
+    """Return what the numbers of the answer are measured in."""
+    beside = several(int(found.settings.get("reference_nodes", 0)), "other node")
+    return (
+        f"Scores are in standard deviations from {beside}, of the validation part where there is one; "
+        "of an edge, the change of the student's uncertainty in nats without it."
+    )
 
 
 def check(curve: Any) -> list[tuple[str, ...]]:
@@ -132,9 +162,9 @@ def write_page(path: Path, opened: OpenedGraph, found: Any, curve: Any, around: 
     head = (
         "node",
         "source",
-        "z feature, structure, coverage",
-        "total",
-        "epistemic",
+        "scores: features, neighbours, labels",
+        "student's uncertainty",
+        "epistemic part",
         "model's entropy",
         "edges that hurt",
     )
@@ -142,7 +172,7 @@ def write_page(path: Path, opened: OpenedGraph, found: Any, curve: Any, around: 
     tables = [table, _worst(opened, found)]
     if curve is not None:
         tables.insert(1, Table(CHECK, _CHECK_HEAD, tuple(check(curve))))
-    parts = [Part("All nodes", "", tuple(tables))]
+    parts = [Part("All nodes", _scale(found), tuple(tables))]
     known = {item.node: item for item in (*around, *found)}
     for item in list(found)[:PICTURES]:
         named = Table(
@@ -176,8 +206,13 @@ def _worst(opened: OpenedGraph, found: Any) -> Any:
     return Table("Edges that hurt most, over all nodes", ("edge", "fall without it, nats", "found at nodes"), rows)
 
 
+def _harmful(item: Any) -> list[tuple[int, int, float]]:
+    """Return the most harmful edges, without those whose effect would be printed as nothing."""
+    return [edge for edge in item.top_edges(_SHOWN) if edge[2] >= _LEAST]
+
+
 def _edges(opened: OpenedGraph, item: Any) -> list[str]:
-    others = [(v if u == item.node else u, score) for u, v, score in item.top_edges(_SHOWN)]
+    others = [(v if u == item.node else u, score) for u, v, score in _harmful(item)]
     return [f"to {opened.node(other)[:_WIDTH]} ({-score:+.3f})" for other, score in others]
 
 
