@@ -65,7 +65,11 @@ CARD = Card(
     limits=(
         "No figure of the paper is known, so nothing of it can be compared; the bars are the reconstruction's.",
         "Planted sources are easy to count: planted nodes have more words or edges than others, and the arm that "
-        "counts them shows how far that alone goes. Real noise is not so kind.",
+        "counts them shows how far that alone goes. Real noise is not so kind. The acceptance test therefore gives "
+        "clean nodes as many more words or edges, of their own class: a quarter of them were named for it, nine of ten "
+        "by counting.",
+        "With one source alone planted in generated graphs (five each, 200 planted nodes), extra words were named at "
+        "79 %, wrong edges at 74 % and cut labels at 100 %.",
         "Planting chooses homophilous test nodes of degree 2 to 5. The class whose labels are cut is nearly always "
         "misclassified, so the coverage score may partly show that a class is missing.",
         "The reference for z-scores was changed after tuning seeds were seen, from confident validation nodes to all "
