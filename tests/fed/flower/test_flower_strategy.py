@@ -51,7 +51,7 @@ def got(grid: FakeGrid, number: int) -> np.ndarray:
 
 
 def test_groups_are_found_and_each_client_gets_its_own_head() -> None:
-    ours, grid = strategy(), grid_of()
+    ours, grid = strategy(), grid_of(variance=1e-3)
     result = ours.start(grid, start(), num_rounds=4)
     last = ours.rounds[-1]
     assert [last.groups[client] for client in CLIENTS] == [last.groups[0]] * 3 + [last.groups[3]] * 3
@@ -221,6 +221,7 @@ def test_two_nodes_with_one_number() -> None:
         ({"arrays": {"trunk": np.array([1e300, 0.0])}}, "'trunk' holds values that are not finite"),
         ({"second_moment": np.triu(np.ones((3, 3)))}, "sigma must be symmetric"),
         ({"second_moment": np.full((3, 3), np.nan)}, "second moment holds values that are not finite"),
+        ({"second_moment": np.diag([1.0, 1.0, -1e-3])}, "sigma must be positive semidefinite"),
     ],
 )
 def test_an_unusable_answer_is_skipped_and_named(odd: dict, words: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -383,13 +384,45 @@ def test_checkpoints_that_do_not_fit(tmp_path: Path) -> None:
     path.write_bytes(b"no npz")
     with pytest.raises(InputError, match="cannot be read"):
         strategy(checkpoint=path)
-    for text in ("{}", "[", json.dumps({"rounds": None})):
+    for text in ("{}", "[", json.dumps({"rounds": None}), '{"rounds": -1}', '{"rounds": Infinity}', "[" * 100_000):
         checkpoints.write(path, "GAdapHeadStrategy", {}, text)
         with pytest.raises(InputError, match="cannot be read"):
             strategy(checkpoint=path)
     checkpoints.write(path, "GAdapHeadStrategy", {}, json.dumps({"rounds": 1}))
     with pytest.raises(InputError, match="of another model"):
         strategy(checkpoint=path).configure_train(1, start(), ConfigRecord(), grid_of())
+
+
+def test_a_head_that_moves_out_of_range_is_skipped_and_named() -> None:
+    ours, grid = strategy(), grid_of()
+    odd = np.full((1, 3), 3e38, dtype=np.float32)
+    grid.nodes[101] = node(learner(1, arrays={"head.weight": odd}), 1)
+    one_round(ours, grid)
+    assert not ours.rounds[-1].failures  # 3e38 is a number, as far as it goes
+    turned = learner(1, arrays={"head.weight": -odd})
+    grid.nodes[101] = node(turned, 1)
+    one_round(ours, grid)
+    assert ours.rounds[-1].failures == {
+        "client 1 (node 101)": "its head has moved further than a number of its type can say"
+    }
+    assert sorted(ours.rounds[-1].lam) == [0, 2, 3, 4, 5]
+
+
+def test_checkpoints_that_were_changed(tmp_path: Path) -> None:
+    """Whatever stands in the place of an array: the run goes on, or an InputError says that the file is at fault."""
+    path = tmp_path / "state.npz"
+    strategy(checkpoint=path).start(grid_of(second_moment=np.eye(3)), start(), num_rounds=2)
+    parts, text = checkpoints.read(path, "GAdapHeadStrategy")
+    refused = 0
+    for part, name in [(part, name) for part, own in parts.items() for name in own]:
+        for odd in (np.array(["a"]), np.full(np.shape(parts[part][name]), -7.0), np.array(3.5), np.zeros(5)):
+            changed = {**parts, part: {**parts[part], name: odd}}
+            checkpoints.write(path, "GAdapHeadStrategy", changed, text)
+            try:
+                one_round(strategy(checkpoint=path), grid_of())
+            except InputError:
+                refused += 1
+    assert refused > 50
 
 
 def test_the_summary_and_the_settings(caplog: pytest.LogCaptureFixture) -> None:
@@ -404,6 +437,8 @@ def test_the_summary_and_the_settings(caplog: pytest.LogCaptureFixture) -> None:
         ({"fraction_evaluate": -0.1}, "fraction_evaluate must be in"),
         ({"head_predicate": bool}, "either head_keys or head_predicate"),
         ({"head_keys": None}, "either head_keys or head_predicate"),
+        ({"min_available_nodes": 0}, "min_available_nodes must be at least 1"),
+        ({"query_timeout": 0.0}, "query_timeout above 0 seconds, got 2 and 0.0"),
     ):
         with pytest.raises(InputError, match=words):
             strategy(**odd)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from steelyard.errors import InputError
+from steelyard.fed import head_prototypes
 from steelyard.fed.gadaphead import sharing
 from steelyard.fed.gadaphead.conformance import CONFORMANCE, acceptance, adaptive
 from steelyard.fed.gadaphead.sharing import Shared
@@ -19,6 +20,24 @@ def _scaled(factor):
     return share
 
 
+def _at(change):
+    """Return the rule at strengths that are not its own."""
+
+    def share(fits, draws):
+        ours = adaptive(fits, draws)
+        return sharing._mixed(fits, ours.groups, change(ours.strength, draws))
+
+    return share
+
+
+def _swapped(fits, draws):
+    """Share the more the surer a client is: distance over variance."""
+    groups = sharing.labels_of(fits.heads)
+    step = fits.heads - head_prototypes(fits.heads, groups)
+    apart = np.einsum("ni,ij,nj->n", step, fits.second_moment, step)
+    return sharing._mixed(fits, groups, np.clip(apart / fits.variances["refit"], 0.0, 1.0))
+
+
 @pytest.mark.parametrize(
     ("share", "said"),
     [
@@ -27,6 +46,13 @@ def _scaled(factor):
         (lambda fits, draws: sharing.adaptive(fits, sharing.labels_of(fits.heads, 0.05)), "own head|random groups"),
         (_scaled(5.0), "random groups|own head"),
         (_scaled(0.05), "random groups|own head"),
+        (lambda fits, draws: sharing.adaptive(fits, np.arange(12) // 4), "random groups"),
+        (lambda fits, draws: sharing.adaptive(fits, np.arange(12) % 3), "random groups"),
+        (_at(lambda ours, draws: draws.random(12)), "1500 transitions: .* own head"),
+        (_at(lambda ours, draws: 1.0 - ours), "1500 transitions: .* own head"),
+        (_at(lambda ours, draws: np.full(12, ours.mean())), "60 and 1500 transitions: .* one strength"),
+        (_at(lambda ours, draws: draws.permutation(ours)), "60 and 1500 transitions"),
+        (_swapped, "random groups|own head"),
         (lambda fits, draws: Shared(fits.heads * 0, np.ones(12), sharing.labels_of(fits.heads)), "own head"),
     ],
 )

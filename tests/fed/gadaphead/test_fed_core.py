@@ -138,6 +138,9 @@ def test_arrays_and_tensors():
         (lambda: plug_in_strength([1.0, 0.0], [2.0, 0.0], 1.0, np.eye(3)), "sigma must be the (2, 2)"),
         (lambda: plug_in_strength([1.0, 0.0], [2.0, 0.0], 1.0, [[1, 1], [0, 1]]), "sigma must be symmetric"),
         (lambda: plug_in_strength([1.0, 0.0], [2.0, 0.0], 1.0, -np.eye(2)), "sigma must be positive"),
+        (lambda: plug_in_strength([1.0, 0.0], [2.0, 0.0], 1.0, [[1, 2], [2, 1]]), "sigma must be positive"),
+        (lambda: head_variance_refit(np.eye(2), [1.0, 2.0], sigma=np.diag([1, -1e-3])), "sigma must be positive"),
+        (lambda: head_variance_iterates(np.eye(2), np.diag([1, -1])), "sigma must be positive"),
         (lambda: debiased_mismatch([1.0], [2.0], 1.0, -1.0), "V_g must be at least 0"),
         (lambda: head_variance_split([1.0], [1.0, 2.0]), "first and second must have one shape"),
         (lambda: head_variance_iterates([[1.0]]), "iterates must be at least two heads"),
@@ -251,3 +254,11 @@ def test_norms():
     assert squared_norm(np.array([[1.0, 2.0], [3.0, 4.0]]), np.diag([1.0, 10.0])) == 1 + 4 + 90 + 160
     assert squared_norm(np.array([1.0, -1.0]), np.ones((2, 2))) == 0.0
     assert second_moment(np.eye(2, dtype=np.float32), 2).dtype == np.float64
+
+
+@given(st.integers(0, 1000), st.integers(1, 30), st.integers(1, 40))
+def test_second_moments_of_few_single_precision_features_are_positive(seed, rows, width):
+    """Fewer rows than features leave eigenvalues that are 0 but for rounding."""
+    phi = np.random.default_rng(seed).normal(size=(rows, width)).astype(np.float32) * np.float32(1e3)
+    assert second_moment(phi.T @ phi / rows, width).shape == (width, width)
+    assert second_moment(np.zeros((width, width)), width).sum() == 0.0

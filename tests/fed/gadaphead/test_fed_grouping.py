@@ -107,6 +107,17 @@ def test_updates_of_any_length(dtype, big, small):
     assert found.cosine[0, 1] == pytest.approx(0.9965, abs=1e-4)
 
 
+def test_one_tiny_update_does_not_change_how_others_split():
+    """The bipartition asks whether clients want to move as far together as alone: lengths count."""
+    lengths = np.array([1.0, 1.0, 0.05, 0.05, 1e-20])[:, None]
+    updates = (np.eye(3)[[0, 0, 1, 1, 2]] * lengths).astype(np.float32)
+    for count in (4, 5):
+        found = group_clients(updates[:count], linkage="sattler", stationary=0.6, threshold=0.5)
+        assert found.labels.tolist()[:4] == [0, 0, 1, 1]
+    kept = group_clients(updates, linkage="sattler", stationary=0.3, threshold=0.5).labels.tolist()
+    assert kept == [0] * 5  # of length 0.4, beside a longest of 1
+
+
 def test_more_dimensions_and_integers():
     found = group_clients([np.array([[2, 1]]), np.array([[4, 2]]), np.array([[-1, 0]])])
     assert found.labels.tolist() == [0, 0, 1]
@@ -146,6 +157,16 @@ def test_bad_input(call, said):
     with pytest.raises(InputError) as caught:
         call()
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("odd", [{"smoothed/0": np.array([np.nan, 1.0])}, {"smoothed/0": np.ones(3)}])
+def test_a_state_that_does_not_fit_changes_nothing(odd):
+    grouping = UpdateCosine()
+    grouping.assign({0: [1.0, 0.0], 1: [1.0, 0.0]})
+    before = grouping.state_dict()
+    with pytest.raises(InputError, match="not finite or of two shapes a group"):
+        grouping.load_state_dict({**before, **odd})
+    assert all((before[name] == values).all() for name, values in grouping.state_dict().items())
 
 
 def test_a_bad_signal_changes_nothing():

@@ -199,6 +199,15 @@ def test_distances_survive_a_large_common_part():
     assert mixed.heads.dtype == np.float32
 
 
+def test_variances_at_the_end_of_the_range():
+    heads = np.array([[1e200, 0.0], [-1e200, 1.0]])
+    for mode in ("plugin", "debiased"):
+        mixed = mix_heads(heads, [0, 0], [1.7e308, 1.7e308], mode=mode)
+        assert np.isfinite(mixed.heads).all()
+        assert (mixed.mismatch == 0).all()
+        assert ((mixed.lam >= 0) & (mixed.lam <= 1)).all()
+
+
 def test_clip():
     heads = heads_of(7)
     assert (mix_heads(heads, GROUPS, np.full(6, 1e6), clip=(0.2, 0.4)).lam == [0.4, 0.4, 0.4, 0, 0.4, 0.4]).all()
@@ -272,6 +281,9 @@ def test_distance_from_the_others_at_any_weight(weight, dtype):
         (lambda: mix_heads([[1.0], [2.0]], [0, 0], [1.0, 1.0], clip=(0.5, 0.2)), "clip must be"),
         (lambda: mix_heads([[1.0], [2.0]], [0, 0], [1.0, 1.0], np.eye(2)), "sigma must be the (1, 1)"),
         (lambda: mix_heads([[1.0], [2.0]], [0, 0], [1.0, 1.0], [np.eye(1)] * 3), "or one for each of 2 heads, got 3"),
+        (lambda: mix_heads([[1.0], [2.0]], [0, 0], [1.0, 1.0], [np.eye(1), -np.eye(1)]), "sigma must be positive"),
+        (lambda: mix_heads([[1.0], [2.0]], [0, 0], mode="oracle", truth=[[1.0], [np.nan]]), "truth must be finite"),
+        (lambda: AdaptiveMix().load_state_dict({"clients": np.ones(1), "variances": -np.ones(1)}), "is negative or"),
         (lambda: AdaptiveMix(variance="bootstrap"), "variance must be one of refit, split, iterates"),
         (lambda: mix_heads([[1.0], [2.0]], [0, 0], mode="debiased"), "variances are needed for mode 'debiased'"),
         (lambda: AdaptiveMix(estimate="mean"), "estimate must be one of plugin, debiased"),

@@ -149,6 +149,15 @@ BAD = {
     "no variance": (lambda u: ClientUpdate(u.trunk, u.head, None, np.nan, 5), "variance must be a finite number"),
     "steps": (lambda u: ClientUpdate(u.trunk, u.head, None, 0.1, -5), "n_steps must be at least 0"),
     "moment": (lambda u: ClientUpdate(u.trunk, u.head, None, 0.1, 5, np.eye(2)), "feature_second_moment must have"),
+    "indefinite": (
+        lambda u: ClientUpdate(u.trunk, u.head, None, 0.1, 5, np.diag([1.0, 1.0, -0.1])),
+        "feature_second_moment must be positive semidefinite",
+    ),
+    "too many steps": (lambda u: ClientUpdate(u.trunk, u.head, None, 0.1, 10**400), "n_steps must be at least 0 and"),
+    "metrics": (
+        lambda u: ClientUpdate(u.trunk, u.head, None, 0.1, 5, metrics={"a": "b"}),
+        "metrics must be numbers",
+    ),
     "kind": (lambda u: u.head, "must answer a ClientUpdate or None, got ndarray"),
     "text": (lambda u: ClientUpdate(u.trunk, np.array(["a", "b", "c"]), None, 0.1, 5), "head must be an array of num"),
 }
@@ -213,6 +222,15 @@ def test_all_clients_sit_out_a_round():
     assert history.final[0].head.tolist() == [0, 0, 0]
 
 
+def test_a_head_that_moves_out_of_range_is_skipped_and_named():
+    def client(trunk, head, round, generator):
+        return ClientUpdate(trunk, np.full(3, 1.7e308 * (-1) ** round), None, 0.1, 1)
+
+    history = federated_rounds([client, learners()[0]], 2, GAdapHead(), 0, initial=START)
+    assert history.rounds[0].failures == {}
+    assert "head has moved further than a number" in history.rounds[1].failures[0]
+
+
 def test_clients_share_no_memory():
     kept = []
 
@@ -267,6 +285,23 @@ def test_bad_checkpoints(tmp_path):
     np.savez(path, run=np.array("x"))
     with pytest.raises(InputError, match="cannot be read"):
         run()
+    path.write_bytes(whole)
+    parts, text = checkpoints.read(path, "Local, 4 clients, seed 0")
+    for odd, said in (
+        ({"head 0": {"": np.zeros(4)}}, "head must have shape"),
+        ({"head 0": {"": np.full(3, np.nan)}}, "head holds values that are not finite"),
+        ({"trunk 1": {"weight": np.zeros((2, 2))}}, "client 1 is of another model"),
+        ({"head 2": {"": np.array(["a", "b", "c"])}}, "client 2 is of another model"),
+    ):
+        checkpoints.write(path, "Local, 4 clients, seed 0", {**parts, **odd}, text)
+        with pytest.raises(InputError, match=said):
+            run()
+    checkpoints.write(path, "Local, 4 clients, seed 0", parts, text.replace('"round": 1', '"round": 3'))
+    with pytest.raises(InputError, match="does not hold the rounds from 1 on"):
+        run()
+    np.savez_compressed(path, run=np.zeros(100_000))
+    with pytest.raises(InputError, match="compressed or overlaps"):
+        run()
     checkpoints.write(path, "Local, 4 clients, seed 0", {}, "[]")
     with pytest.raises(InputError, match="lacks 'head 0'"):
         run()
@@ -274,6 +309,16 @@ def test_bad_checkpoints(tmp_path):
         rounds_from_json("{")
     with pytest.raises(InputError, match="history cannot be read"):
         rounds_from_json('[{"round": 1}]')
+
+
+def test_a_shared_trunk_is_stored_once(tmp_path):
+    path, trunk = tmp_path / "run.npz", {"w": np.zeros(20_000)}
+
+    def client(trunk, head, round, generator):
+        return ClientUpdate(trunk, head + 1.0, None, 0.1, 1)
+
+    federated_rounds([client] * 10, 2, GAdapHead(), 0, initial=(trunk, np.zeros(3)), checkpoint=path)
+    assert path.stat().st_size < 2 * trunk["w"].nbytes
 
 
 def test_a_checkpoint_holds_any_names(tmp_path):

@@ -270,3 +270,21 @@ def test_a_broken_state(strategy):
         del state["seen"]
         with pytest.raises(InputError, match="cannot be read"):
             strategy().load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("odd", "said"),
+    [
+        ({"last/1": np.full(3, np.nan)}, "a head is not finite"),
+        ({"last/1": np.zeros(4)}, "its parts are not of the same clients"),
+        ({"mixing/clients": np.array([0, 2])}, "its parts are not of the same clients"),
+        ({"moment/1": -np.eye(3)}, "sigma must be positive semidefinite"),
+        ({"mixing/variances": np.array([1.0, np.inf])}, "a variance is negative or not finite"),
+        ({"grouping/clients": np.zeros(3)}, "state of GAdapHead cannot be read"),
+    ],
+)
+def test_a_state_whose_parts_do_not_fit(odd, said):
+    strategy = begun(GAdapHead(), 2)
+    strategy.aggregate(1, updates_of(0, 2))
+    with pytest.raises(InputError, match=said):
+        GAdapHead().load_state_dict({**strategy.state_dict(), **odd})

@@ -122,24 +122,24 @@ def squared_norm(head: Floats, moment: Floats | None = None) -> float:
     return max(0.0, float(np.vdot(head, head if moment is None else moment @ head)))
 
 
-def second_moment(sigma: Any, width: int) -> Floats:
+def second_moment(sigma: Any, width: int, name: str = "sigma") -> Floats:
     """Return ``sigma`` as a symmetric, positive semidefinite (width, width) array.
 
     Raises:
         InputError: Another shape, not finite, not symmetric, or not positive semidefinite, beyond rounding.
     """
-    moment = _finite("sigma", sigma)
+    moment = _finite(name, sigma)
     if moment.shape != (width, width):
-        raise InputError(f"sigma must be the ({width}, {width}) second moment of the features, got {moment.shape}")
+        raise InputError(f"{name} must be the ({width}, {width}) second moment of the features, got {moment.shape}")
     if not np.allclose(moment, moment.T, rtol=0, atol=1e-5 * float(np.abs(moment).max(initial=0.0))):
-        raise InputError("sigma must be symmetric: give the mean of phi phi^T over a client's features")
+        raise InputError(f"{name} must be symmetric: give the mean of phi phi^T over a client's features")
     size = float(np.abs(moment).max(initial=0.0))
     if size > 0.0:
         try:  # features in single precision leave eigenvalues as far below 0 as this
             np.linalg.cholesky(moment / size + _SINGLE * width * np.eye(width))
         except np.linalg.LinAlgError:
             raise InputError(
-                "sigma must be positive semidefinite: give the mean of phi phi^T over a client's features"
+                f"{name} must be positive semidefinite: give the mean of phi phi^T over a client's features"
             ) from None
     return moment
 

@@ -245,13 +245,16 @@ def checked_update(client: int, update: Any, sent: Broadcast) -> ClientUpdate:
     moment = update.feature_second_moment
     if moment is not None:
         moment = _copied(f"{who}: feature_second_moment", moment, (len(head), len(head)))
-        second_moment(moment, len(head))
+        second_moment(moment, len(head), f"{who}: feature_second_moment")
     variance, steps = float(update.variance), int(update.n_steps)
     if not (np.isfinite(variance) and variance >= 0):
         raise InputError(f"{who}: variance must be a finite number of at least 0, got {variance}")
     if not 0 <= steps < _MOST_STEPS:
         raise InputError(f"{who}: n_steps must be at least 0 and below {_MOST_STEPS:.0e}, got {steps}")
-    metrics = {str(name): float(value) for name, value in update.metrics.items()}
+    try:
+        metrics = {str(name): float(value) for name, value in update.metrics.items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise InputError(f"{who}: metrics must be numbers by name: {error}") from None
     return ClientUpdate(trunk, head, moved, variance, steps, moment, metrics)
 
 
