@@ -281,10 +281,8 @@ def test_what_own_data_need_is_what_is_said() -> None:
         assert [name.replace("-", "_") for name, _ in rows] == list(defaults)
         for name, shown in rows:
             value = defaults[name.replace("-", "_")]
-            plain = (
-                str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else value
-            )
-            assert shown.startswith(("none", "needed")) or shown.strip("`") == str(plain), name
+            plain = f"{value:g}" if isinstance(value, float) else str(value).lower()
+            assert shown.startswith(("none", "needed")) or shown.strip("`") == plain, name
 
 
 def test_versions_agree() -> None:
