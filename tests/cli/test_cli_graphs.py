@@ -135,6 +135,30 @@ def test_data_that_cannot_be_used(steelyard, tmp_path, monkeypatch, data, said):
     assert said in err
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--data", "graph.pt"), "numpy.savez('graph.npz'"),
+        (("--data", "edges.csv"), "--features"),
+        (("--data", "bare.npz", "--model", "model.pt"), "no labels"),
+        (("--data", "labelled.npz"), "'train_mask'"),
+        (("--data", "whole.npz", "--model", "model.pt"), "save_file(model.state_dict()"),
+    ],
+)
+def test_what_a_file_lacks_is_said_in_words_of_files(steelyard, tmp_path, monkeypatch, words, said):
+    monkeypatch.chdir(tmp_path)
+    for name in ("graph.pt", "model.pt", "edges.csv"):
+        (tmp_path / name).write_text("a,b\n0,1\n", encoding="utf-8")
+    bare = {"x": np.eye(4, dtype=np.float32), "edge_index": np.array([[0, 1], [1, 2]])}
+    labelled = {**bare, "y": np.array([0, 1, 0, 1])}
+    np.savez(tmp_path / "bare.npz", **bare)
+    np.savez(tmp_path / "labelled.npz", **labelled)
+    np.savez(tmp_path / "whole.npz", **labelled, train_mask=np.array([True, True, False, False]))
+    code, _, err = steelyard("graphs", "attribute", *words)
+    assert code == 2
+    assert said in err
+
+
 def test_without_labels_and_without_a_model_there_is_nothing_to_explain(steelyard, tmp_path):
     np.savez(tmp_path / "g.npz", x=np.eye(4, dtype=np.float32), edge_index=np.array([[0, 1], [1, 2]]))
     code, _, err = steelyard("graphs", "attribute", "--data", tmp_path / "g.npz")
