@@ -22,7 +22,7 @@ _PICKLED = (".pt", ".pth", ".ckpt", ".bin", ".pkl")
 DataOption = Annotated[
     str,
     typer.Option(
-        "--data", metavar="GRAPH", help="A .npz file, a CSV of edges, a folder of tables, or a known name (cora)."
+        "--data", metavar="GRAPH", help="A .npz file, a CSV of edges, a folder of tables, or a known name (texas)."
     ),
 ]
 FeaturesOption = Annotated[
