@@ -1,20 +1,20 @@
 """Renew the settings of GAdapHead's bench on tuning streams, which no verdict is read from.
 
-Every arm has the same three learning rates to choose from, on the same seeds; chosen is the highest mean greedy return
-over all evaluations, which is less of an accident than that of the last one. FedProx takes FedAvg's rate and FedRep
-FedPer's, which they extend. What arms have of their own (the threshold of the groups, the pull of FedProx, the head's
-share of FedRep's rounds) is not tuned. Long training alone, at the default rate and on the same streams, gives what a
-task's returns are compared with.
+Every arm tries five settings on the same seeds. Three are learning rates; then, at the best rate, an arm with a knob of
+its own (the threshold of the groups, the pull of FedProx, the head's share of FedRep's rounds) tries two other values
+of it, and an arm without one tries a rate on either side. Chosen is the highest mean greedy return over all
+evaluations, which is less of an accident than that of the last one. Long training alone, at the default settings and on
+the same streams, gives what a task's returns are compared with.
 
 Run: python benchmarks/tune_gadaphead.py [--seeds 2] [--tasks ...] [--arms ...] [--references ...] [--jobs 2]
-(sixty trainings of some ten seconds each, and long ones for the references)
+(120 trainings of some ten seconds each, and long ones for the references)
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,28 @@ from steelyard.fed import gadaphead
 from steelyard.fed.gadaphead import bench, deep
 
 Settings = dict[str, Any]
-RATES = (5e-4, 1e-3, 2e-3)
+RATES = (1e-3, 5e-4, 2e-3)
+KNOBS: dict[str, tuple[str, tuple[float, float, float]]] = {
+    "fedprox": ("prox_mu", (1e-3, 1e-2, 1e-4)),
+    "fedrep": ("head_share", (0.5, 0.3, 0.7)),
+    "clustered": ("threshold", (1.0, 0.8, 0.6)),
+    "gadaphead": ("threshold", (1.0, 0.8, 0.6)),
+}
+"""An arm's own knob, and its values: the first one while rates are tried."""
+
+
+def first_settings(arm: str) -> list[Settings]:
+    """Return the learning rates, at the first value of the arm's knob."""
+    own = {KNOBS[arm][0]: KNOBS[arm][1][0]} if arm in KNOBS else {}
+    return [{"learning_rate": rate, **own} for rate in RATES]
+
+
+def further_settings(arm: str, best: Settings) -> list[Settings]:
+    """Return two settings beside the best of the first: other values of the knob, or rates on either side."""
+    if arm in KNOBS:
+        name, values = KNOBS[arm]
+        return [{**best, name: value} for value in values[1:]]
+    return [{**best, "learning_rate": round(factor * best["learning_rate"], 7)} for factor in (0.7, 1.4)]
 
 
 def cell_of(task: str, arm: str, config: Settings, seed: int) -> CellInput:
@@ -47,27 +68,41 @@ def measured(task: str, arm: str, config: Settings, seed: int) -> np.ndarray:
     return (deep.centralised if arm == "centralised" else deep.federated)(cell, suite).returns
 
 
-def tune(pool: Executor, tasks: list[str], arms: list[str], seeds: range) -> dict[str, dict[str, Any]]:
-    """Return the chosen settings by task and arm, with all that were tried; arms that a task does not have are left."""
-    wanted = [(task, arm, {"learning_rate": rate}) for task in tasks for arm in arms for rate in RATES]
+Rows = dict[tuple[str, str], list[Settings]]
+
+
+def tried(pool: Executor, seeds: range, wanted: Iterable[tuple[str, str, Settings]]) -> Rows:
+    """Measure settings of arms on tasks, and return them with their scores by task and arm."""
     running = [
         (task, arm, config, [pool.submit(measured, task, arm, config, seed) for seed in seeds])
         for task, arm, config in wanted
-        if arm in bench.TUNED[task]
     ]
-    rows: dict[str, dict[str, list[Settings]]] = {}
+    rows: Rows = {}
     for task, arm, config, futures in running:
         curves = [future.result() for future in futures]
         score, last = np.mean([curve.mean() for curve in curves]), np.mean([curve[-1].mean() for curve in curves])
         row = {"config": config, "score": round(float(score), 4), "last": round(float(last), 4)}
-        rows.setdefault(task, {}).setdefault(arm, []).append(row)
+        rows.setdefault((task, arm), []).append(row)
         print(task, arm, row, flush=True)
-    return {task: {arm: chosen(own, seeds) for arm, own in arms.items()} for task, arms in rows.items()}
+    return rows
 
 
-def chosen(rows: list[Settings], seeds: range) -> Settings:
-    """Return the row of the highest score, with all rows."""
-    return {**max(rows, key=lambda row: (row["score"], row["last"])), "seeds": list(seeds), "tried": rows}
+def best_of(rows: list[Settings]) -> Settings:
+    """Return the row of the highest score."""
+    return max(rows, key=lambda row: (row["score"], row["last"]))
+
+
+def tune(pool: Executor, tasks: list[str], arms: list[str], seeds: range) -> dict[str, dict[str, Any]]:
+    """Return the chosen settings by task and arm, with all that were tried; arms that a task does not have are left."""
+    pairs = [(task, arm) for task in tasks for arm in arms if arm in bench.TUNED[task]]
+    rows = tried(pool, seeds, [(*pair, config) for pair in pairs for config in first_settings(pair[1])])
+    beside = [(*pair, one) for pair, own in rows.items() for one in further_settings(pair[1], best_of(own)["config"])]
+    for pair, more in tried(pool, seeds, beside).items():
+        rows[pair] += more
+    chosen: dict[str, dict[str, Any]] = {}
+    for (task, arm), own in rows.items():
+        chosen.setdefault(task, {})[arm] = {**best_of(own), "seeds": list(seeds), "tried": own}
+    return chosen
 
 
 def references(pool: Executor, tasks: list[str], seeds: range) -> dict[str, list[float]]:

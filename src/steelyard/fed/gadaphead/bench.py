@@ -1,7 +1,7 @@
 """How sharing is weighed: on linear clients where all is known, and on reinforcement learners where it is not.
 
 On linear clients every way to share gets the same fits, so differences pair. Reinforcement learners of all arms start
-from one network and draw from the same streams; every arm's learning rate was chosen from the same three on tuning
+from one network and draw from the same streams; every arm had five settings to choose from on the same tuning
 streams (``tuned.json``, by ``benchmarks/tune_gadaphead.py``).
 """
 
@@ -49,11 +49,9 @@ def _work(linear_cells: int, rounds: int) -> int:
 
 
 def chosen_settings() -> dict[str, dict[str, dict[str, Any]]]:
-    """Return settings by task and arm; FedProx takes FedAvg's, FedRep FedPer's, and twelve clients those of eight."""
+    """Return the settings by task and arm; those of MiniGrid serve with twelve clients too."""
     chosen = {task: {arm: dict(row["config"]) for arm, row in rows.items()} for task, rows in TUNED.items()}
-    grid = chosen["minigrid"]
-    grid |= {arm: dict(grid[like]) for arm, like in (("fedprox", "fedavg"), ("fedrep", "fedper"))}
-    return {**chosen, "minigrid_12": grid}
+    return {**chosen, "minigrid_12": chosen["minigrid"]}
 
 
 BENCH = BenchSpec(

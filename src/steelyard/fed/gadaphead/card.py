@@ -80,8 +80,8 @@ CARD = Card(
         "The variance of a learner's head is that of a fit on its whole replay, on features taken as fixed, and on a "
         "tuning stream it was 1 to 12 times the spread of heads after one more round (that of a fit on the minibatch "
         "alone: 10 to 100 times). Neither knows how much of a head is still bootstrap error.",
-        "Settings were tuned little: for every arm a learning rate out of the same three on two tuning streams; "
-        "thresholds and the knobs of FedProx and FedRep not at all. What long training alone reaches comes from one "
+        "Settings were tuned little: for every arm five settings on two tuning streams, three learning rates and, at "
+        "the best, two more rates or two values of its own knob. What long training alone reaches comes from one "
         "tuning stream, of 100 rounds of 250 steps.",
         "FedProx, FedRep and long training alone run with few seeds in the full profile: enough for an order of size, "
         "not for a verdict.",
