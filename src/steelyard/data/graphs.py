@@ -95,8 +95,10 @@ def read_graph(
         if not path.is_file():
             raise InputError(f"there is no file {path}")
         return _from_npz(read_arrays(path, max_bytes), str(path), split, directed, max_bytes)
+    if not path.is_file():
+        raise InputError(f"there is no file or folder {path}")
     if features is None:
-        raise InputError(f"{path} is a table of edges; name the table of features of its nodes as well")
+        raise InputError(f"{path} is read as a table of edges; name the table of features of its nodes as well")
     return _from_tables(
         read_table(path, max_bytes=max_bytes), read_table(features, max_bytes=max_bytes), label, part, directed
     )

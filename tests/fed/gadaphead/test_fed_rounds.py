@@ -205,7 +205,7 @@ def test_a_client_that_never_reports_keeps_its_start(strategy):
 
 def test_all_clients_fail():
     odd = {f"c{i}": {"fails": (2,)} for i in range(4)}
-    with pytest.warns(RuntimeWarning, match="round 2: every client failed"):
+    with pytest.warns(RuntimeWarning, match="round 2: all .* clients failed"):
         history = federated_rounds(learners(**odd), 3, GAdapHead(), 0, initial=START)
     assert set(history.rounds[1].failures) == {0, 1, 2, 3}
     assert history.rounds[1].uploaded_bytes == 0

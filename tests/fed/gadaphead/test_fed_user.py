@@ -87,7 +87,7 @@ def _changed(**columns):
         (table(), {"client": "wrad", "target": "days"}, "ward"),
         (table(), {"client": "ward", "target": "day"}, "days"),
         (table(), {"client": "ward", "target": "ward"}, "both 'ward'"),
-        (_changed(ward=np.repeat("one", 120)), {"client": "ward", "target": "days"}, "1 clients"),
+        (_changed(ward=np.repeat("one", 120)), {"client": "ward", "target": "days"}, "number of clients is 1"),
         (_changed(ward=np.array(["a"] * 118 + ["b"] * 2)), {"client": "ward", "target": "days"}, "client 'b'"),
         (_changed(days=np.repeat(["a", "b", "c"], 40)), {"client": "ward", "target": "days"}, "two different texts"),
         (_changed(days=np.ones(120)), {"client": "ward", "target": "days"}, "alike"),

@@ -301,7 +301,9 @@ def _warn_all_failed(number: int, records: Sequence[RoundRecord], failures: Mapp
     if not any(record.uploaded_bytes or record.metrics for record in records):
         raise InputError(f"no client has sent a usable update by round {number}; client {client}: {reason}")
     warnings.warn(
-        f"round {number}: every client failed, nothing changes; client {client}: {reason}", RuntimeWarning, stacklevel=3
+        f"round {number}: all {len(failures)} clients failed, nothing changes; client {client}: {reason}",
+        RuntimeWarning,
+        stacklevel=3,
     )
 
 
@@ -311,7 +313,10 @@ def _starts(initial: Any, count: int) -> dict[int, Broadcast]:
     if len(given) != count:
         raise InputError(f"initial must be one (trunk, head), or one for each of {count} clients, got {len(given)}")
     starts = {}
-    for client, (trunk, head) in enumerate(given):
+    for client, pair in enumerate(given):
+        if not (isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[0], Mapping)):
+            raise InputError(f"initial of client {client} must be (trunk, head), the trunk a mapping of arrays")
+        trunk, head = pair
         if np.ndim(head) not in (1, 2) or not np.size(head):
             raise InputError(f"initial head of client {client} must have shape (d,) or (d, k), got {np.shape(head)}")
         copied = {

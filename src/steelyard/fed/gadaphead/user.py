@@ -72,7 +72,7 @@ def client_arrays(table: Table, options: Options) -> dict[str, Any]:
     names, owner = np.unique(column.astype(str), return_inverse=True)
     if not _LEAST_CLIENTS <= len(names) <= _MOST_CLIENTS:
         raise InputError(
-            f"{table.source}, column '{options.client}': it has {len(names)} clients; {_LEAST_CLIENTS} to "
+            f"{table.source}, column '{options.client}': the number of clients is {len(names)}; {_LEAST_CLIENTS} to "
             f"{_MOST_CLIENTS} can be weighed"
         )
     owner = owner.reshape(-1).astype(np.int64)
@@ -80,8 +80,8 @@ def client_arrays(table: Table, options: Options) -> dict[str, Any]:
     if counts.min() < _LEAST_ROWS:
         few = str(names[int(counts.argmin())])
         raise InputError(
-            f"{table.source}, column '{options.client}': client '{few}' has {counts.min()} rows; at least "
-            f"{_LEAST_ROWS} are needed"
+            f"{table.source}, column '{options.client}': client '{few}' has fewer than {_LEAST_ROWS} rows "
+            f"({counts.min()})"
         )
     features = tables.encode_features(table, exclude=(options.client, options.target)).matrix
     if features.shape[1] > _MOST_FEATURES:

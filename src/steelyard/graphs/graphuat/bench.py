@@ -22,6 +22,8 @@ _CONSTANT = {"chance": (1 / 3, 0.5), "planted": (1.0, 1.0)}
 def run(cell: CellInput) -> Measured:
     """Compute one cell: all explainers on one graph (``graphuat``), or a line to compare with."""
     if cell.arm in _CONSTANT:
+        if cell.task not in tasks.PLANTED:
+            return Measured({}, steps=1)  # nothing is planted there, so there is nothing to name
         named, area = _CONSTANT[cell.arm]
         metrics = {"source_accuracy": named, **{f"auroc_{name}": area for name in SOURCES}}
         return Measured(metrics, steps=1)

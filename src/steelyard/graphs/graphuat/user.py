@@ -54,6 +54,10 @@ def user_task(data: Any, **options: Any) -> Task:
         raise InputError("data has no labels (y), which the student needs to know where the evidence is")
     if int((graph.y >= 0).sum()) < _LEAST:
         raise InputError(f"data has {int((graph.y >= 0).sum())} nodes with a label (y); at least {_LEAST} are needed")
+    if not graph.num_edges:
+        raise InputError("data has no edges, so there is none to remove")
+    if len(graph.y[graph.y >= 0].unique()) < 2:
+        raise InputError("data has labels (y) of one class only; at least two are needed")
     arrays = {key: getattr(graph, key).numpy() for key in ("x", "edge_index", "y")}
     arrays |= {mask: getattr(graph, mask).numpy() for mask in _MASKS if getattr(graph, mask) is not None}
     arrays["settings"] = np.array([chosen.kind, "words" if chosen.words else "", *_teacher(chosen, graph)])
