@@ -54,7 +54,7 @@ def read(path: Path, run: str) -> tuple[dict[str, dict[str, Array]], str]:
             arrays = dict(zip(names, (stored[place] for place in places), strict=True))
     except Exception as error:  # a file may be broken in any way, and numpy's reader has an exception for each
         raise InputError(
-            f"checkpoint {path} cannot be read ({error}), as it is damaged or of another version; remove it to begin anew"
+            f"checkpoint {path} cannot be read ({error}): damaged, or of another version; remove it to begin anew"
         ) from None
     if theirs != run:
         raise InputError(f"checkpoint {path} is of another run ({theirs}, not {run}); remove it or name another file")
