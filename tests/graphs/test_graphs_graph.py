@@ -161,3 +161,12 @@ def test_a_public_graph_is_made_of_its_arrays(monkeypatch):
     assert (graph.name, graph.num_classes, graph.num_nodes) == ("cora", 2, 3)
     assert graph.train_mask.tolist() == [True, False, False]
     check_graph(graph)
+
+
+def test_labels_beyond_any_network_are_refused_and_features_lose_their_history():
+    edges = torch.tensor([[0, 1], [1, 0]])
+    with pytest.raises(InputError, match="at most 8192 of them"):
+        check_graph(Graph(torch.ones(2, 2), edges, torch.tensor([0, 10**8])))
+    x = torch.ones(2, 2, requires_grad=True)
+    assert not check_graph(Graph(x, edges)).x.requires_grad
+    assert x.requires_grad

@@ -16,6 +16,7 @@ from steelyard.errors import InputError
 from steelyard.extras import require
 from steelyard.models.paths import printable
 
+_DIGITS = 9  # of a number on the command line
 _DEFAULT = 10  # nodes that are looked at when none is named
 _PICKLED = (".pt", ".pth", ".ckpt", ".bin", ".pkl")
 
@@ -179,7 +180,7 @@ def _fanout(text: str) -> tuple[int, ...] | None:
     if text == "all":
         return None
     parts = text.split(",")
-    if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
+    if not all(part.strip().isdecimal() and len(part) <= _DIGITS and int(part) > 0 for part in parts):
         raise InputError(f"--fanout must be all, or neighbours per hop such as 32,16, got {text!r}")
     return tuple(int(part) for part in parts)
 

@@ -17,6 +17,7 @@ PICTURES = 12  # nodes with a picture on the page
 CHECK = "Check on the model itself: change of its entropy in nats without the edges named, and without random ones"
 _CHECK_HEAD = ("edges removed", "nodes", "named", "random", "difference", "what it says")
 _SHOWN = 3  # edges and features named per node
+_DIGITS = 9  # of a node's number
 _ENOUGH = 6  # nodes from which an interval over nodes says anything
 _SURE = 0.05  # share of the largest entropy below which the model is not unsure of a node
 _LEAST = 0.0005  # nats below which an edge's effect would be printed as 0
@@ -53,8 +54,10 @@ class OpenedGraph:
             if name not in self._number:
                 raise InputError(f"--nodes: there is no node '{name}'.{did_you_mean(name, self._number)}")
             return self._number[name]
-        if not name.isdecimal() or int(name) >= self.graph.num_nodes:
-            raise InputError(f"--nodes: '{name}' is no node; they are numbered 0 to {self.graph.num_nodes - 1}")
+        if not name.isdecimal() or len(name) > _DIGITS or int(name) >= self.graph.num_nodes:
+            raise InputError(
+                f"--nodes: '{name[:_WIDTH]}' is no node; they are numbered 0 to {self.graph.num_nodes - 1}"
+            )
         return int(name)
 
     def node(self, number: int) -> str:

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from steelyard.errors import InputError
 
+MOST_CLASSES = 8192
+"""Classes that a graph may have: a network has an output for each."""
 _MASKS = ("train_mask", "val_mask", "test_mask")
 
 
@@ -112,6 +114,7 @@ def _tensor(given: Any, name: str) -> Tensor:
 
 def _features(given: Any) -> Tensor:
     x = _tensor(given, "x")
+    x = x.detach() if x.requires_grad else x
     x = x.to_dense() if x.layout != torch.strided else x
     if x.ndim != 2 or x.is_complex():
         raise InputError(f"x must be a matrix (nodes, features), but it has shape {tuple(x.shape)}, dtype {x.dtype}")
@@ -199,6 +202,11 @@ def _classes(given: Any, nodes: int) -> Tensor | None:
     if bool((y < -1).any()):
         node = int((y < -1).nonzero()[0])
         raise InputError(f"y is {int(y[node])} at node {node}; classes count from 0, and -1 means unlabelled")
+    if bool((y >= MOST_CLASSES).any()):
+        node = int((y >= MOST_CLASSES).nonzero()[0])
+        raise InputError(
+            f"y is {int(y[node])} at node {node}; number the classes from 0, at most {MOST_CLASSES} of them"
+        )
     return y
 
 

@@ -222,13 +222,13 @@ def test_all_clients_sit_out_a_round():
     assert history.final[0].head.tolist() == [0, 0, 0]
 
 
-def test_a_head_that_moves_out_of_range_is_skipped_and_named():
+def test_a_head_out_of_range_is_skipped_and_named():
     def client(trunk, head, round, generator):
-        return ClientUpdate(trunk, np.full(3, 1.7e308 * (-1) ** round), None, 0.1, 1)
+        return ClientUpdate(trunk, np.full(3, (0.0, 1.7e308)[round - 1]), None, 0.1, 1)
 
     history = federated_rounds([client, learners()[0]], 2, GAdapHead(), 0, initial=START)
     assert history.rounds[0].failures == {}
-    assert "head has moved further than a number" in history.rounds[1].failures[0]
+    assert "head holds values that are not finite, or too large" in history.rounds[1].failures[0]
 
 
 def test_clients_share_no_memory():
@@ -331,3 +331,52 @@ def test_a_checkpoint_holds_any_names(tmp_path):
     assert found["a"][""].shape == (0, 3)
     assert found["d"]["é"] == 4
     assert Broadcast({}, np.ones(1)).trunk == {}
+
+
+@pytest.mark.parametrize(
+    ("trunk", "head", "said"),
+    [
+        (np.full(3, 1), np.zeros(2), "client 1: trunk 'w' must be int64 as it was sent, got float64"),
+        (np.zeros(3), np.zeros(2), None),
+        (np.zeros(3, np.float32), np.zeros(2), None),
+    ],
+)
+def test_no_client_changes_the_type_of_what_is_shared(trunk, head, said):
+    def learner(value):
+        def learn(trunk, head, round, generator):
+            return ClientUpdate({"w": np.full(3, value)}, head + 1.0, None, 0.1, 10)
+
+        return learn
+
+    done = federated_rounds([learner(1), learner(2.5)], 1, FedAvg(), 0, initial=({"w": trunk}, head))
+    failures = done.rounds[0].failures
+    if said is None:
+        assert not failures
+        assert done.final[0].trunk["w"].dtype == trunk.dtype
+        np.testing.assert_allclose(done.final[0].trunk["w"], 1.75)
+    else:
+        assert said in failures[1]
+        np.testing.assert_array_equal(done.final[0].trunk["w"], [1, 1, 1])
+
+
+def test_a_start_of_whole_numbers_is_mixed_as_numbers_and_odd_heads_cost_their_client_only():
+    def plus_half(trunk, head, round, generator):
+        return ClientUpdate({}, head + 0.5, None, 0.1, 10)
+
+    def truth(trunk, head, round, generator):
+        return ClientUpdate({}, np.array([True, False]), None, 0.1, 10)
+
+    def huge(trunk, head, round, generator):
+        return ClientUpdate({}, np.array([1.7e308, -1.7e308]), None, 0.1, 10)
+
+    done = federated_rounds([plus_half, truth, huge], 2, FedAvg(), 0, initial=({}, np.array([1, 1])))
+    assert done.final[0].head.dtype == np.float64
+    assert np.isfinite(done.final[0].head).all()
+    for record in done.rounds:
+        assert set(record.failures) == {2}
+        assert "too large for float64 to be averaged" in record.failures[2]
+
+
+def test_a_start_that_is_no_pair_is_named():
+    with pytest.raises(InputError, match=r"initial of client 0 must be \(trunk, head\)"):
+        federated_rounds([lambda *_: None], 1, Local(), 0, initial=[np.zeros(2)])

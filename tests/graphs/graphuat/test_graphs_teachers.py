@@ -354,3 +354,27 @@ def test_softmax_outputs_are_refused_and_their_logarithms_are_not(rows):
     with pytest.raises(InputError, match="probabilities"):
         check_outputs(logits.softmax(-1), len(rows))
     check_outputs(logits.log_softmax(-1), len(rows))
+
+
+class _Weighted(torch.nn.Module):
+    """Takes the weights by name, after another argument."""
+
+    def __init__(self, spoil=False):
+        super().__init__()
+        self.spoil = spoil
+
+    def forward(self, x, edge_index, edge_attr=None, edge_weight=None):
+        assert edge_attr is None
+        if self.spoil:
+            x += 1
+        out = torch.zeros(len(x), 2)
+        out[:, 0] += torch.ones(len(x)) if edge_weight is None else edge_weight.sum()
+        return out
+
+
+def test_edge_weights_are_passed_by_name_and_a_teacher_that_spoils_its_input_is_refused():
+    graph = Graph(torch.ones(3, 2), torch.tensor([[0, 1], [1, 2]]), edge_weight=torch.tensor([2.0, 3.0]))
+    assert check_teacher(_Weighted(), graph)[0, 0] == 5
+    with pytest.raises(InputError, match="teacher changes x or edge_index in place"):
+        check_teacher(_Weighted(spoil=True), graph)
+    assert bool((graph.x == 1).all())

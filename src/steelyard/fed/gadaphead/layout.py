@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.errors import InputError, did_you_mean
+from steelyard.fed.gadaphead.rows import can_be_averaged
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -104,8 +105,11 @@ class HeadLayout:
         for name, shape in self.shapes.items():
             if arrays[name].shape != shape:
                 raise InputError(f"array {name!r} has shape {arrays[name].shape}, not {shape}")
-            if arrays[name].dtype.kind not in "fiub" or not np.isfinite(arrays[name]).all():
-                raise InputError(f"array {name!r} holds values that are not finite numbers")
+            kind = arrays[name].dtype.kind
+            if kind not in "fiub" or (kind == "f" and not can_be_averaged(arrays[name])):
+                raise InputError(
+                    f"array {name!r} holds values that are not finite numbers, or too large to be averaged"
+                )
 
 
 def head_layout(

@@ -20,7 +20,7 @@ from steelyard import rng
 from steelyard.errors import InputError
 from steelyard.fed.gadaphead import checkpoints
 from steelyard.fed.gadaphead.core import second_moment
-from steelyard.fed.gadaphead.rows import is_finite
+from steelyard.fed.gadaphead.rows import can_be_averaged
 
 _MOST_STEPS = 2**53  # a whole number beyond it has no exact weight
 
@@ -231,20 +231,12 @@ def checked_update(client: int, update: Any, sent: Broadcast) -> ClientUpdate:
     if set(update.trunk) != set(sent.trunk):
         odd = sorted(set(update.trunk) ^ set(sent.trunk))[0]
         raise InputError(f"{who} must send the trunk's parameters that it got; {odd!r} is missing or new")
-    trunk = {
-        name: _copied(f"{who}: trunk {name!r}", update.trunk[name], np.shape(sent.trunk[name])) for name in sent.trunk
-    }
-    head = _copied(f"{who}: head", update.head, np.shape(sent.head))
-    if update.update is None:
-        with np.errstate(over="ignore"):
-            moved = head - np.asarray(sent.head)
-    else:
-        moved = _copied(f"{who}: update", update.update, head.shape)
-    if not is_finite(moved.reshape(-1)):
-        raise InputError(f"{who}: head has moved further than a number of its type can say")
+    trunk = {name: _copied(f"{who}: trunk {name!r}", update.trunk[name], sent.trunk[name]) for name in sent.trunk}
+    head = _copied(f"{who}: head", update.head, sent.head)
+    moved = head - np.asarray(sent.head) if update.update is None else _copied(f"{who}: update", update.update, head)
     moment = update.feature_second_moment
     if moment is not None:
-        moment = _copied(f"{who}: feature_second_moment", moment, (len(head), len(head)))
+        moment = _copied(f"{who}: feature_second_moment", moment, np.empty((len(head), len(head))))
         second_moment(moment, len(head), f"{who}: feature_second_moment")
     variance, steps = float(update.variance), int(update.n_steps)
     if not (np.isfinite(variance) and variance >= 0):
@@ -258,14 +250,19 @@ def checked_update(client: int, update: Any, sent: Broadcast) -> ClientUpdate:
     return ClientUpdate(trunk, head, moved, variance, steps, moment, metrics)
 
 
-def _copied(what: str, values: Any, shape: tuple[int, ...]) -> Array:
-    array = np.array(values)
+def _copied(what: str, values: Any, like: Any) -> Array:
+    """Return a copy of ``values`` in the shape and dtype of ``like``, which no client may change for the others."""
+    array, meant = np.array(values), np.asarray(like)
     if array.dtype.kind not in "fiub":
         raise InputError(f"{what} must be an array of numbers, got dtype {array.dtype}")
-    if array.shape != shape:
-        raise InputError(f"{what} must have shape {shape}, got {array.shape}")
-    if array.dtype.kind == "f" and not is_finite(array.reshape(-1)):
-        raise InputError(f"{what} holds values that are not finite")
+    if array.shape != meant.shape:
+        raise InputError(f"{what} must have shape {meant.shape}, got {array.shape}")
+    if not np.can_cast(array.dtype, meant.dtype, "same_kind"):
+        raise InputError(f"{what} must be {meant.dtype} as it was sent, got {array.dtype}")
+    with np.errstate(over="ignore"):  # what overflows is refused below
+        array = array.astype(meant.dtype, copy=False)
+    if array.dtype.kind == "f" and not can_be_averaged(array):
+        raise InputError(f"{what} holds values that are not finite, or too large for {array.dtype} to be averaged")
     return array
 
 
@@ -320,10 +317,13 @@ def _starts(initial: Any, count: int) -> dict[int, Broadcast]:
         if np.ndim(head) not in (1, 2) or not np.size(head):
             raise InputError(f"initial head of client {client} must have shape (d,) or (d, k), got {np.shape(head)}")
         copied = {
-            name: _copied(f"initial trunk {name!r} of client {client}", values, np.shape(values))
+            name: _copied(f"initial trunk {name!r} of client {client}", values, values)
             for name, values in trunk.items()
         }
-        starts[client] = Broadcast(copied, _copied(f"initial head of client {client}", head, np.shape(head)))
+        # a head is learned and mixed: whole numbers as a start are meant as the numbers they are
+        kind = np.asarray(head).dtype if np.asarray(head).dtype.kind not in "iub" else np.dtype(np.float64)
+        like = np.empty(np.shape(head), kind)
+        starts[client] = Broadcast(copied, _copied(f"initial head of client {client}", head, like))
     return starts
 
 
@@ -374,4 +374,4 @@ def same_model(what: str, given: Broadcast, start: Broadcast) -> None:
     if set(given.trunk) != set(start.trunk) or any(own.dtype.kind != one.dtype.kind for _, own, one in pairs):
         raise InputError(f"{what} is of another model; remove it or name another file")
     for name, own, one in pairs:
-        _copied(f"{what}: {name}", own, np.shape(one))
+        _copied(f"{what}: {name}", own, one)

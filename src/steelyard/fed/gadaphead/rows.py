@@ -19,6 +19,7 @@ Row = NDArray[Any]
 
 _BLOCK = 768 * 1024  # bytes of a block of all rows, which a second-level cache holds; long pieces are read fastest
 _NARROWEST = 1024  # columns, however many rows there are
+_HEADROOM = 8.0  # of a float's range
 # OpenBLAS shares a larger product among threads, and on a busy machine they wait for one another: 15 times as long
 _ONE_THREAD, _LEAST_WIDTH = 2**18, 64
 
@@ -45,6 +46,15 @@ def is_finite(row: Row) -> bool:
         if np.isfinite(np.dot(row, row)):
             return True
     return bool(np.isfinite(row).all())
+
+
+def can_be_averaged(array: NDArray[Any]) -> bool:
+    """Return whether floats of any shape are finite, and so are differences and sums of a few of them."""
+    row = array.reshape(-1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(np.dot(row, row)):
+            return True
+    return bool((np.abs(row) <= np.finfo(row.dtype).max / _HEADROOM).all())
 
 
 def gram(rows: Sequence[Row]) -> Floats:

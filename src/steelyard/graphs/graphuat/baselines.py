@@ -306,8 +306,8 @@ def _prediction(scene: Scene) -> Objective:
 
 
 def _log_probabilities(scene: Scene, x: Tensor, weight: Tensor | None) -> Tensor:
-    weights = () if weight is None else (weight,)
-    out = scene.model.teacher(x, scene.union.edge_index, *weights)
+    weights = {} if weight is None else {"edge_weight": weight}
+    out = scene.model.teacher(x, scene.union.edge_index, **weights)
     return torch.log_softmax(out[scene.graph.center].double(), -1)
 
 

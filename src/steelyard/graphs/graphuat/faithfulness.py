@@ -166,8 +166,8 @@ class _TeacherMargin(TeacherEntropy):
     def evaluate(
         self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None, nodes: Tensor | None = None
     ) -> Any:
-        weights = (edge_weight,) if edge_weight is not None and self.takes_edge_weight else ()
-        out = self.teacher(x, edge_index, *weights)
+        weights = {"edge_weight": edge_weight} if edge_weight is not None and self.takes_edge_weight else {}
+        out = self.teacher(x, edge_index, **weights)
         top = torch.softmax((out if nodes is None else out[nodes]).double(), -1).topk(2, dim=-1).values
         return _Margin(top[:, 1] - top[:, 0])
 

@@ -62,9 +62,9 @@ class TeacherEntropy:
 
         ``edge_weight`` is passed on only to a teacher that uses it.
         """
-        weights = (edge_weight,) if edge_weight is not None and self.takes_edge_weight else ()
+        weights = {"edge_weight": edge_weight} if edge_weight is not None and self.takes_edge_weight else {}
         with evaluating(self.teacher):
-            logits = self.teacher(x, edge_index, *weights)
+            logits = self.teacher(x, edge_index, **weights)
         if nodes is not None:
             logits = logits[nodes]
         return TeacherReading(logit_entropy(logits.double()))

@@ -263,12 +263,15 @@ def check_teacher(teacher: Any, graph: Labelled) -> Tensor:
     if not isinstance(teacher, nn.Module):
         raise InputError(f"teacher must be a torch.nn.Module called as (x, edge_index), got {type(teacher).__name__}")
     weight = getattr(graph, "edge_weight", None) if takes_edge_weight(teacher) else None
+    x, edges = graph.x.clone(), graph.edge_index.clone()
     try:
         with evaluating(teacher), torch.no_grad():
-            out = teacher(graph.x, graph.edge_index, *(() if weight is None else (weight,)))
+            out = teacher(x, edges, **({} if weight is None else {"edge_weight": weight}))
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
         told = printable(str(error).splitlines()[0][:160]) if str(error) else type(error).__name__
         raise InputError(f"teacher cannot be called as (x, edge_index) on this graph: {told}") from None
+    if not (torch.equal(x, graph.x) and torch.equal(edges, graph.edge_index)):
+        raise InputError("teacher changes x or edge_index in place when it is called; let it work on copies")
     return check_outputs(out, len(graph.x))
 
 

@@ -56,7 +56,7 @@ def user_task(data: Any, **options: Any) -> Task:
         raise InputError(f"data has {int((graph.y >= 0).sum())} nodes with a label (y); at least {_LEAST} are needed")
     if not graph.num_edges:
         raise InputError("data has no edges, so there is none to remove")
-    if len(graph.y[graph.y >= 0].unique()) < 2:
+    if len(np.unique(graph.y[graph.y >= 0].numpy())) < 2:
         raise InputError("data has labels (y) of one class only; at least two are needed")
     arrays = {key: getattr(graph, key).numpy() for key in ("x", "edge_index", "y")}
     arrays |= {mask: getattr(graph, mask).numpy() for mask in _MASKS if getattr(graph, mask) is not None}
