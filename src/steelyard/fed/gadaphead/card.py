@@ -69,6 +69,9 @@ CARD = Card(
         "The planted groups of the learners on MiniGrid are pairs on one level, which their updates show. Groups "
         "planted across levels, by an order of the actions, are not found from updates: the adjusted Rand index is "
         "about 0 (-.22 to .31 over 25 rounds of a tuning stream).",
+        "In the full weighing GAdapHead gained on MiniGrid over heads that are never shared (FedPer), while its groups "
+        "were not found there; it was not shown to gain over training alone, over whole groups sharing one head, or on "
+        "the pendulums. The linear tasks show why: sharing pays where groups are found and heads are still noisy.",
         "MiniGrid here is eight clients, two on each of four levels, and 6,250 steps a client, far fewer than "
         "published runs take; the pendulums stand in for MetaWorld and are no replacement of it.",
         "The learners are Q-learners everywhere, on the pendulums over five levels of force, where the paper's field "
