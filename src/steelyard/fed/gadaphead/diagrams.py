@@ -9,7 +9,7 @@ import numpy as np
 from steelyard.contracts import Diagram, Edge, Node
 from steelyard.fed.gadaphead.linear import Floats, Ints
 
-_COLOURS = ("main", "good", "muted", "bad")
+_COLOURS = ("first", "second", "third", "muted")
 _MOST_CLIENTS, _MOST_GROUPS = 40, 20
 _LEGEND = {"solid": "takes half or more from the others", "dashed": "takes less than half"}
 
