@@ -393,18 +393,15 @@ def test_checkpoints_that_do_not_fit(tmp_path: Path) -> None:
         strategy(checkpoint=path).configure_train(1, start(), ConfigRecord(), grid_of())
 
 
-def test_a_head_that_moves_out_of_range_is_skipped_and_named() -> None:
+def test_a_head_too_large_to_be_averaged_is_skipped_and_named() -> None:
     ours, grid = strategy(), grid_of()
+    one_round(ours, grid)
     odd = np.full((1, 3), 3e38, dtype=np.float32)
     grid.nodes[101] = node(learner(1, arrays={"head.weight": odd}), 1)
     one_round(ours, grid)
-    assert not ours.rounds[-1].failures  # 3e38 is a number, as far as it goes
-    turned = learner(1, arrays={"head.weight": -odd})
-    grid.nodes[101] = node(turned, 1)
-    one_round(ours, grid)
-    assert ours.rounds[-1].failures == {
-        "client 1 (node 101)": "its head has moved further than a number of its type can say"
-    }
+    (said,) = ours.rounds[-1].failures.items()
+    assert said[0] == "client 1 (node 101)"
+    assert "'head.weight' holds values that are not finite numbers, or too large to be averaged" in said[1]
     assert sorted(ours.rounds[-1].lam) == [0, 2, 3, 4, 5]
 
 

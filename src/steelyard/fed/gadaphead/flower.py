@@ -362,10 +362,6 @@ class GAdapHeadStrategy(Strategy):  # type: ignore[misc]  # flwr is not installe
         if any(values.dtype != layout.types[name] for name, values in arrays.items()):
             layout.check(typed)  # a number may be too large for a smaller type
         trunk, head = layout.split(typed)
-        sent = self.server.sent[client].head if client in self.server.sent else self._start
-        with np.errstate(over="ignore"):
-            if not np.isfinite(head - sent).all():
-                raise InputError("its head has moved further than a number of its type can say")
         steps = int(metrics.pop(EXAMPLES))
         moment = _moment(message, layout.head_shape[0]) if MOMENT in message.content else None
         return client, ClientUpdate(trunk, head, None, float(variance), steps, moment, metrics)
