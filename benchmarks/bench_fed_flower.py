@@ -125,7 +125,7 @@ def main() -> int:
     rows = [compare(clients, steps, arguments.repeats) for clients in CLIENTS for steps in STEPS]
     for row in rows:
         print(f"{row['clients']:3d} clients, {row['steps']:3d} steps: {row['ratio']:.2f} x FedAvg", row["quartiles"])
-    path = receipt.write("fed_flower", {"target": TARGET, "head parameters": FEATURES * OUTPUTS, "rounds": rows})
+    path = receipt.write("speed_fed_flower", {"target": TARGET, "head parameters": FEATURES * OUTPUTS, "rounds": rows})
     print(path)
     trained = [row for row in rows if row["steps"]]
     return int(any(row["ratio"] > TARGET for row in trained))
