@@ -12,6 +12,7 @@ from steelyard.contracts import Diagram
 from steelyard.extras import require
 from steelyard.report.clean import clean, clean_all
 from steelyard.report.diagrams import picture
+from steelyard.report.figures import clip
 from steelyard.report.html import sprite, style_sheet, template_environment, write_page
 from steelyard.report.svg import EXTRA
 
@@ -51,11 +52,12 @@ def write_answer(path: str | os.PathLike[str], title: str, lead: str, parts: Seq
     safe = require("markupsafe", EXTRA).Markup
     template = template_environment().get_template("answer.html")
     text = template.render(
-        title=clean(title),
-        lead=clean(lead),
+        title=clip(clean(title), 200),
+        lead=clip(clean(lead), 1200),
         parts=[_part(part) for part in parts],
         policy=_POLICY,
         style=safe(style_sheet()),
+        sheet="",
         sprite=safe(sprite()),
         version=steelyard.__version__,
     )

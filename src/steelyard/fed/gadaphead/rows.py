@@ -40,21 +40,20 @@ def as_row(values: Any, name: str) -> Row:
     return np.ascontiguousarray(array).reshape(-1)
 
 
-def is_finite(row: Row) -> bool:
-    """Return whether all values are finite; one product settles it for all but huge ones."""
+def is_finite(row: Row, headroom: float = 1.0) -> bool:
+    """Return whether all values are finite, and so would be ``headroom`` times as large ones.
+
+    One product settles it for all but huge ones.
+    """
     with np.errstate(over="ignore", invalid="ignore"):
         if np.isfinite(np.dot(row, row)):
             return True
-    return bool(np.isfinite(row).all())
+    return bool((np.abs(row) <= np.finfo(row.dtype).max / headroom).all())
 
 
 def can_be_averaged(array: NDArray[Any]) -> bool:
     """Return whether floats of any shape are finite, and so are differences and sums of a few of them."""
-    row = array.reshape(-1)
-    with np.errstate(over="ignore", invalid="ignore"):
-        if np.isfinite(np.dot(row, row)):
-            return True
-    return bool((np.abs(row) <= np.finfo(row.dtype).max / _HEADROOM).all())
+    return is_finite(array.reshape(-1), _HEADROOM)
 
 
 def gram(rows: Sequence[Row]) -> Floats:
