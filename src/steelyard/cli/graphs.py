@@ -10,15 +10,13 @@ from typing import Annotated, Any
 import typer
 
 from steelyard.cli.command import Command, JsonOption, print_json, quiet_libraries
-from steelyard.cli.graphs_answer import PICTURES, OpenedGraph, lines, write_page
+from steelyard.cli.graphs_answer import DIGITS, PICKLED, PICTURES, OpenedGraph, lines, write_page
 from steelyard.cli.progress import counted
 from steelyard.errors import InputError
 from steelyard.extras import require
 from steelyard.models.paths import printable
 
-_DIGITS = 9  # of a number on the command line
 _DEFAULT = 10  # nodes that are looked at when none is named
-_PICKLED = (".pt", ".pth", ".ckpt", ".bin", ".pkl")
 
 DataOption = Annotated[
     str,
@@ -95,19 +93,12 @@ def attribute(
     _check_labels(opened.graph)
     teacher = _teacher(opened.graph, model, seed, save_model)
     chosen = named or _least_sure(opened, teacher, most_uncertain or _DEFAULT)
-    fitted = require("steelyard.graphs", "graphs").GraphUAT(teacher, seed=seed)
-    with counted("fitting the student") as progress:
-        fitted.fit(opened.graph, progress=lambda done, total: progress(done, total, "student"))
+    made = _attributor(teacher, opened.graph, drawn, max_edges, seed)
     with counted("attributing") as progress:
-        found = fitted.attribute(
-            chosen,
-            fanout=drawn,
-            max_edges=max_edges,
-            progress=lambda done, total: progress(done, total, "nodes"),
-        )
+        found = made.attribute(chosen, progress=lambda done, total: progress(done, total, "nodes"))
     curve = _removal(teacher, opened.graph, found, remove, seed) if remove else None
     if html is not None:
-        around = fitted.attribute(_neighbours(found), fanout=drawn, max_edges=max_edges)
+        around = made.attribute(_neighbours(found))
         typer.echo(f"page: {write_page(html, opened, found, curve, around).resolve()}", err=True)
     if json:
         names = {str(item.node): opened.node(item.node) for item in found} if opened.ids else {}
@@ -134,6 +125,16 @@ def _teacher(graph: Any, model: Path | None, seed: int, save: Path | None) -> An
     return made
 
 
+def _attributor(teacher: Any, graph: Any, fanout: tuple[int, ...] | None, max_edges: int, seed: int) -> Any:
+    """Return what attributes nodes by a student fitted to the model; it reads the reference nodes once."""
+    student = require("steelyard.graphs", "graphs").GraphUATStudent(teacher, seed=seed)
+    with counted("fitting the student") as progress:
+        student.fit(graph, progress=lambda done, total: progress(done, total, "student"))
+    home = require("steelyard.graphs.graphuat.attribution", "graphs")
+    settings = home.Settings(fanout=fanout, max_edges=max_edges, seed=seed)
+    return home.Attributor(teacher, graph, student=student, settings=settings)
+
+
 def _check_labels(graph: Any) -> None:
     """Say what is missing, in the words of files: the student needs labelled nodes, whoever trained the model."""
     if graph.y is None:
@@ -149,7 +150,7 @@ def _check_labels(graph: Any) -> None:
 
 
 def _loaded(teachers: Any, path: Path, graph: Any) -> Any:
-    if path.suffix.lower() in _PICKLED:
+    if path.suffix.lower() in PICKLED:
         raise InputError(
             f"--model: {printable(path.name)} may be a pickle, which is not opened; write "
             "safetensors.torch.save_file(model.state_dict(), 'model.safetensors')"
@@ -180,16 +181,16 @@ def _fanout(text: str) -> tuple[int, ...] | None:
     if text == "all":
         return None
     parts = text.split(",")
-    if not all(part.strip().isdecimal() and len(part) <= _DIGITS and int(part) > 0 for part in parts):
+    if not all(part.strip().isdecimal() and len(part) <= DIGITS and int(part) > 0 for part in parts):
         raise InputError(f"--fanout must be all, or neighbours per hop such as 32,16, got {text!r}")
     return tuple(int(part) for part in parts)
 
 
 def _neighbours(found: Any) -> list[int]:
-    """Return the neighbours that the page draws."""
+    """Return the neighbours that the page draws and that are not attributed yet."""
     most = require("steelyard.graphs.graphuat.pictures", "graphs").MOST
-    drawn = [edge for item in list(found)[:PICTURES] for edge in item.edges[:most]]
-    return sorted({node for u, v, _ in drawn for node in (u, v)})
+    drawn = {other for item in list(found)[:PICTURES] for other, _ in item.neighbours()[:most]}
+    return sorted(drawn - {item.node for item in found})
 
 
 def _removal(teacher: Any, graph: Any, found: Any, remove: int, seed: int) -> Any:

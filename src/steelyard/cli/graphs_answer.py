@@ -15,9 +15,10 @@ from steelyard.models.paths import printable
 
 PICTURES = 12  # nodes with a picture on the page
 CHECK = "Check on the model itself: change of its entropy in nats without the edges named, and without random ones"
+PICKLED = (".pt", ".pth", ".ckpt", ".bin", ".pkl", ".pickle")
 _CHECK_HEAD = ("edges removed", "nodes", "named", "random", "difference", "what it says")
 _SHOWN = 3  # edges and features named per node
-_DIGITS = 9  # of a node's number
+DIGITS = 9  # of a number on the command line
 _ENOUGH = 6  # nodes from which an interval over nodes says anything
 _SURE = 0.05  # share of the largest entropy below which the model is not unsure of a node
 _LEAST = 0.0005  # nats below which an edge's effect would be printed as 0
@@ -28,7 +29,7 @@ class OpenedGraph:
     """A graph from a file or by name, with the names of its nodes and features where it has any."""
 
     def __init__(self, data: str, features: Path | None, split: int) -> None:
-        graphs = require("steelyard.graphs", "graphs")
+        graphs = require("steelyard.graphs.graph", "graphs")
         reader = require("steelyard.data.graphs", "graphs")
         known = data in reader.GRAPHS and not Path(data).exists()
         if not known and not Path(data).exists():
@@ -37,10 +38,9 @@ class OpenedGraph:
         if not known:
             _check_file(Path(data), features)
         arrays = reader.graph_arrays(data, split) if known else reader.read_graph(data, features, split=split)
-        self.ids = [printable(str(name)) for name in arrays.pop("ids", ())]
-        self.feature_names = [printable(str(name)) for name in arrays.pop("feature_names", ())]
-        arrays.pop("classes", None)
-        self.graph = graphs.check_graph(_Arrays(arrays, Path(data).name), self_loops="remove")
+        self.ids = [printable(str(name)) for name in arrays.get("ids", ())]
+        self.feature_names = [printable(str(name)) for name in arrays.get("feature_names", ())]
+        self.graph = graphs.check_graph(graphs.from_arrays(arrays, Path(data).name), self_loops="remove")
         self._number = {name: number for number, name in enumerate(self.ids)}
 
     @property
@@ -54,7 +54,7 @@ class OpenedGraph:
             if name not in self._number:
                 raise InputError(f"--nodes: there is no node '{name}'.{did_you_mean(name, self._number)}")
             return self._number[name]
-        if not name.isdecimal() or len(name) > _DIGITS or int(name) >= self.graph.num_nodes:
+        if not name.isdecimal() or len(name) > DIGITS or int(name) >= self.graph.num_nodes:
             raise InputError(
                 f"--nodes: '{name[:_WIDTH]}' is no node; they are numbered 0 to {self.graph.num_nodes - 1}"
             )
@@ -74,7 +74,7 @@ def _check_file(path: Path, features: Path | None) -> None:
     suffix = path.suffix.lower()
     if path.is_dir() or suffix == ".npz":
         return
-    if suffix in (".pt", ".pth", ".pkl", ".pickle"):
+    if suffix in PICKLED:
         raise InputError(
             f"--data: {printable(path.name)} may be a pickle, which is not opened; write numpy.savez('graph.npz', "
             "x=data.x, edge_index=data.edge_index, y=data.y, train_mask=data.train_mask, val_mask=data.val_mask)"
@@ -83,13 +83,6 @@ def _check_file(path: Path, features: Path | None) -> None:
         raise InputError(
             f"--data: {printable(path.name)} is read as a table of edges; name the table of its nodes with --features"
         )
-
-
-class _Arrays:
-    """Arrays as attributes, which is how a graph is checked."""
-
-    def __init__(self, arrays: dict[str, Any], name: str) -> None:
-        self.__dict__.update(arrays, name=name)
 
 
 def lines(opened: OpenedGraph, found: Any, curve: Any) -> Iterator[str]:
@@ -209,14 +202,13 @@ def _worst(opened: OpenedGraph, found: Any) -> Any:
     return Table("Edges that hurt most, over all nodes", ("edge", "fall without it, nats", "found at nodes"), rows)
 
 
-def _harmful(item: Any) -> list[tuple[int, int, float]]:
-    """Return the most harmful edges, without those whose effect would be printed as nothing."""
-    return [edge for edge in item.top_edges(_SHOWN) if edge[2] >= _LEAST]
+def _harmful(item: Any) -> list[tuple[int, float]]:
+    """Return neighbour and fall of the most harmful edges, without those whose effect would be printed as nothing."""
+    return [(other, fall) for other, fall in item.neighbours()[:_SHOWN] if fall >= _LEAST]
 
 
 def _edges(opened: OpenedGraph, item: Any) -> list[str]:
-    others = [(v if u == item.node else u, score) for u, v, score in _harmful(item)]
-    return [f"to {opened.node(other)[:_WIDTH]} ({-score:+.3f})" for other, score in others]
+    return [f"to {opened.node(other)[:_WIDTH]} ({-fall:+.3f})" for other, fall in _harmful(item)]
 
 
 def _features(opened: OpenedGraph, item: Any) -> list[str]:

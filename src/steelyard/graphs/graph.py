@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -256,6 +257,13 @@ def load_graph(name: str, split: int = 0) -> Graph:
     """
     from steelyard.data.graphs import graph_arrays
 
-    arrays = graph_arrays(name, split)
+    return from_arrays(graph_arrays(name, split), name)
+
+
+def from_arrays(arrays: Mapping[str, Any], name: str = "") -> Graph:
+    """Return arrays as :func:`steelyard.data.read_graph` gives them as a graph that shares them, unchecked.
+
+    What a graph has no field for (names of nodes, of features) is left out.
+    """
     tensors = {key: torch.from_numpy(value) for key, value in arrays.items() if key in Graph.__dataclass_fields__}
     return Graph(name=name, **tensors)

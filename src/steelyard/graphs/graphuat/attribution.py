@@ -6,7 +6,6 @@ source are reconstructions.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -24,7 +23,7 @@ from steelyard.graphs.graphuat.explanation import NodeAttribution, UncertaintyAt
 from steelyard.graphs.graphuat.models import TeacherEntropy, message_hops
 from steelyard.graphs.graphuat.prober import NodeProber, ProbeResult
 from steelyard.graphs.graphuat.probes import FEATURE_METHODS, FeatureMethod
-from steelyard.graphs.graphuat.student import AgreementWarning, GraphUATStudent
+from steelyard.graphs.graphuat.student import GraphUATStudent, share_of_agreement, warn_unless_trusted
 from steelyard.graphs.graphuat.teachers import check_teacher
 from steelyard.graphs.sampling import NeighbourSampler
 from steelyard.rng import generator
@@ -33,8 +32,6 @@ Array = NDArray[Any]
 Progress = Callable[[int, int], None]
 REFERENCE_NODES = 200
 """Validation nodes that the z-scores are taken against at most, unless the caller names others."""
-AGREEMENT = 0.9
-"""Below this share of equal classes of student and teacher an attribution is not about the teacher: a warning."""
 CoverageMethod = Literal["left", "epistemic"]
 COVERAGE_METHODS: tuple[str, ...] = get_args(CoverageMethod)
 
@@ -183,7 +180,10 @@ class Attributor:
             self.student = model = student or GraphUATStudent(teacher, seed=self.settings.seed).fit(self.graph)
             self._reading = self.student.uncertainty(self.graph)
             self.probes = self.settings.probes
-            self.agreement = _agreement(self._reading.alpha, logits, warn=student is not None)
+            self.agreement = share_of_agreement(self._reading.alpha, logits)
+            if student is not None:  # one that is trained here has been told of by its fit
+                remedy = "fit it on this graph, longer (epochs) or with the teacher's architecture (backbone)"
+                warn_unless_trusted(self.agreement, remedy, stacklevel=3)
         self._prober = _prober(model, self.graph, self.settings)
         self._reference = _reference(reference, self.graph, self.settings.seed)
         self._reference_scores: Tensor | None = None
@@ -371,18 +371,6 @@ def node_numbers(value: Any, num_nodes: int, name: str) -> list[int]:
         if not 0 <= number < num_nodes:
             raise InputError(f"{name} holds node {number}, but the graph's nodes are 0 … {num_nodes - 1}")
     return numbers
-
-
-def _agreement(alpha: Tensor, logits: Tensor, warn: bool) -> float:
-    share = float((alpha.argmax(-1) == logits.argmax(-1)).double().mean())
-    if warn and share < AGREEMENT:
-        warnings.warn(
-            f"student and teacher agree on {share:.0%} of the nodes, less than {AGREEMENT:.0%}: the attribution is "
-            "about the student; fit it on this graph, longer (epochs) or with the teacher's architecture (backbone)",
-            AgreementWarning,
-            stacklevel=4,
-        )
-    return share
 
 
 def _prober(model: Any, graph: Graph, settings: Settings) -> NodeProber:

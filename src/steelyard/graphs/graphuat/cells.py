@@ -17,7 +17,7 @@ from steelyard.graphs.graphuat.attribution import Attributor, Settings
 from steelyard.graphs.graphuat.baselines import BASELINES, Ranking, Scenes, Scorer, gnnexplainer_scores, planted, rank
 from steelyard.graphs.graphuat.core import SOURCES
 from steelyard.graphs.graphuat.diagrams import node_diagram
-from steelyard.graphs.graphuat.explanation import NodeAttribution, UncertaintyAttribution
+from steelyard.graphs.graphuat.explanation import UncertaintyAttribution
 from steelyard.graphs.graphuat.faithfulness import OURS, RemovalCurve, removal_faithfulness
 from steelyard.graphs.graphuat.planting import Planted
 from steelyard.graphs.graphuat.sources import Scored
@@ -188,7 +188,9 @@ def _without_student(work: Study, nodes: Any) -> Scored:
 def firsts(work: Study, made: Planted, inside: UncertaintyAttribution) -> Figures:
     """Return how many of the first edges and words of each contestant were planted."""
     scenes = Scenes(work.teacher, work.graph)
-    own_edges = [_share(_ends(inside.node(node)), ends) for node, ends in made.ends.items()]
+    own_edges = [
+        _share([other for other, _ in inside.node(node).neighbours()], ends) for node, ends in made.ends.items()
+    ]
     own_words = [_share([word for word, _ in inside.node(node).features], words, FIRST_WORDS)
                  for node, words in made.words.items()]  # fmt: skip
     figures = {OURS: {"edge_precision": float(np.mean(own_edges)), "feature_precision": float(np.mean(own_words))}}
@@ -201,10 +203,6 @@ def firsts(work: Study, made: Planted, inside: UncertaintyAttribution) -> Figure
         ]
         figures[name]["feature_precision"] = float(np.mean(words))
     return figures
-
-
-def _ends(item: NodeAttribution) -> list[int]:
-    return [v if u == item.node else u for u, v, _ in item.edges]
 
 
 def _ranked(name: str, scenes: Scenes, node: int, seed: int) -> tuple[list[int], list[int]]:

@@ -24,13 +24,12 @@ def node_diagram(made: Planted, inside: UncertaintyAttribution) -> tuple[Diagram
 
 def picture(item: NodeAttribution, planted: set[int]) -> Diagram:
     """Return one node with up to twelve tested edges, the most harmful first."""
-    edges = item.edges[:_MOST]
+    edges = item.neighbours()[:_MOST]
     middle = (len(edges) - 1) / 2
     nodes = [Node(id="v", label=str(item.node), x=0, y=max(middle, 0), kind="main",
                   note=f"total {item.total:.2f}, teacher's entropy {item.teacher_entropy:.2f} nats")]  # fmt: skip
     lines = []
-    for row, (u, v, fall) in enumerate(edges):
-        other = v if u == item.node else u
+    for row, (other, fall) in enumerate(edges):
         kind = "bad" if other in planted else "plain"
         nodes.append(Node(id=f"n{row}", label=str(other), x=1, y=row, kind=kind, note=f"{fall:+.3f} nats"))
         lines.append(

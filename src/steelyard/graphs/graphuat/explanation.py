@@ -54,6 +54,11 @@ class NodeAttribution:
     isolated: bool = False
     evidence: Mapping[str, float | int | None] = field(default_factory=dict)
 
+    def neighbours(self) -> list[tuple[int, float]]:
+        """Return the other end of each tested edge of the node itself, and its fall, largest first."""
+        ends = ((u, v, fall) for u, v, fall in self.edges if self.node in (u, v))
+        return [(v if u == self.node else u, fall) for u, v, fall in ends]
+
     def top_edges(self, k: int) -> list[Edge]:
         """Return the ``k`` edges whose removal lowers the uncertainty most, those that lower it at all."""
         return [edge for edge in self.edges[:k] if edge[2] > 0]

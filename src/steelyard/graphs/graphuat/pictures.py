@@ -31,11 +31,10 @@ def neighbourhood(
         around: Attributions of neighbours; one that is not there is drawn without a source.
         name: What to call a node, from its number.
     """
-    edges = [edge for edge in item.edges if item.node in edge[:2]][:MOST]
-    others = [v if u == item.node else u for u, v, _ in edges]
+    edges = item.neighbours()[:MOST]
     nodes = [_node(item, 0.0, 0.0, name(item.node) + " (asked)")]
-    for place, other in enumerate(others):
-        angle = 2 * math.pi * place / max(len(others), 1) - math.pi / 2
+    for place, (other, _) in enumerate(edges):
+        angle = 2 * math.pi * place / len(edges) - math.pi / 2
         x, y = _RADIUS[0] * math.cos(angle), _RADIUS[1] * math.sin(angle)
         found = around.get(other)
         if found is None:
@@ -49,7 +48,7 @@ def neighbourhood(
             kind="bad" if score > 0 else "solid",
             label=f"without it the uncertainty falls by {score:.3f} nats",
         )
-        for other, (_, _, score) in zip(others, edges, strict=True)
+        for other, score in edges
     ]
     legend = {**{kind: WORDS[name] for name, kind in KINDS.items()}, "plain": CALM}
     return Diagram(

@@ -148,14 +148,10 @@ class GraphUATStudent:
             h[nodes], graph.y[nodes], tau=self.tau, num_classes=classes, neighbours=STRENGTHS[self.strength]
         )
         self.backbone = backbone
-        self.fit_agreement = _agreement(logits, target)
-        if self.fit_agreement < _TRUSTED:
-            warnings.warn(
-                f"student and teacher agree on {self.fit_agreement:.0%} of the nodes, less than {_TRUSTED:.0%}: the "
-                "attribution is about the student; train longer (epochs) or use the teacher's architecture (backbone)",
-                AgreementWarning,
-                stacklevel=2,
-            )
+        self.fit_agreement = share_of_agreement(logits, target)
+        warn_unless_trusted(
+            self.fit_agreement, "train longer (epochs) or use the teacher's architecture (backbone)", stacklevel=3
+        )
         return self
 
     def evaluate(
@@ -203,7 +199,7 @@ class GraphUATStudent:
     def agreement(self, data: Any) -> float:
         """Return the share of nodes whose class the student predicts as the teacher does (any of those that tie)."""
         graph = check_graph(data)
-        return _agreement(self.uncertainty(graph).alpha, self._teacher_log_probabilities(graph))
+        return share_of_agreement(self.uncertainty(graph).alpha, self._teacher_log_probabilities(graph))
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the fitted tensors: ``backbone.*`` and ``coverage.*``.
@@ -409,7 +405,18 @@ def _represent(module: nn.Module, x: Tensor, edge_index: Tensor, edge_weight: Te
     return logits, logits
 
 
-def _agreement(scores: Tensor, target: Tensor) -> float:
-    """Share of rows in which the class of the highest score is one of the target's highest."""
+def share_of_agreement(scores: Tensor, target: Tensor) -> float:
+    """Return the share of rows in which the class of the highest score is one of the target's highest, both (N, C)."""
     chosen = scores.argmax(-1, keepdim=True)
     return float((target.gather(-1, chosen).squeeze(-1) == target.max(-1).values).double().mean())
+
+
+def warn_unless_trusted(share: float, remedy: str, stacklevel: int) -> None:
+    """Warn that an attribution is not about the teacher where it agrees with the student on too few nodes."""
+    if share < _TRUSTED:
+        warnings.warn(
+            f"student and teacher agree on {share:.0%} of the nodes, less than {_TRUSTED:.0%}: the attribution is "
+            f"about the student; {remedy}",
+            AgreementWarning,
+            stacklevel=stacklevel,
+        )

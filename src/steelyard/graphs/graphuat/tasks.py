@@ -6,11 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import torch
 
 from steelyard.contracts import Arrays, CellInput
 from steelyard.data.graphs import graph_arrays
-from steelyard.graphs.graph import Graph
+from steelyard.graphs.graph import Graph, from_arrays
 from steelyard.graphs.graphuat.csbm import generate_csbm
 from steelyard.graphs.graphuat.planting import Planted, plant
 
@@ -79,5 +78,4 @@ def as_graph(arrays: dict[str, Any], *, words: bool, name: str = "") -> Graph:
     if words:
         x = x / np.maximum(np.abs(x).sum(axis=1, keepdims=True), 1e-12)
     rest = {key: arrays[key] for key in ("edge_index", "y", "train_mask", "val_mask", "test_mask")}
-    tensors = {key: torch.from_numpy(np.array(value)) for key, value in {"x": x, **rest}.items()}
-    return Graph(name=name, **tensors)
+    return from_arrays({key: np.array(value) for key, value in {"x": x, **rest}.items()}, name)

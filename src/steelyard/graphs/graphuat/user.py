@@ -14,7 +14,7 @@ from steelyard.contracts import CellInput, Measured, Task
 from steelyard.data.cache import file_sha256
 from steelyard.data.graphs import read_graph
 from steelyard.errors import InputError
-from steelyard.graphs.graph import Graph, check_graph
+from steelyard.graphs.graph import Graph, check_graph, from_arrays
 from steelyard.graphs.graphuat.cells import measured
 from steelyard.graphs.graphuat.studies import study
 from steelyard.graphs.graphuat.tasks import as_graph
@@ -69,12 +69,7 @@ def _read(data: Any, chosen: Options) -> tuple[Graph, str | None]:
     if not isinstance(data, str | os.PathLike):
         return check_graph(data, self_loops="remove"), None
     arrays = read_graph(data, chosen.features, label=chosen.label, split=chosen.split)
-
-    class _Arrays:
-        x, edge_index, y = arrays["x"], arrays["edge_index"], arrays.get("y")
-        train_mask, val_mask, test_mask = (arrays.get(mask) for mask in _MASKS)
-
-    return check_graph(_Arrays, self_loops="remove"), Path(data).name
+    return check_graph(from_arrays(arrays), self_loops="remove"), Path(data).name
 
 
 def _teacher(chosen: Options, graph: Graph) -> tuple[str, str]:
