@@ -34,6 +34,7 @@ _SUBPACKAGES = (
     "models",
     "nets",
     "optim",
+    "policy",
     "quant",
     "report",
     "rng",

@@ -1,0 +1,1 @@
+"""ARC: an agent states its progress and predicts what comes next, and is held to both."""

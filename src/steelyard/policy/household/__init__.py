@@ -1,0 +1,1 @@
+"""The ALFWorld household games in Python: rules, texts, goals, and games of the same rules made here."""
