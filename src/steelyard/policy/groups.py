@@ -1,0 +1,181 @@
+"""Numbers of one group against each other: group labels, means, and values in standard deviations from their group.
+
+All functions are linear in the number of rows and have no loop over them, except for the hashing of keys.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steelyard.errors import InputError
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Norm = Literal["std", "mean"]
+EPS = 1e-6
+"""Added to every standard deviation (second hand: the value of the paper's code)."""
+
+
+class Moments(NamedTuple):
+    """Mean, standard deviation with n - 1 and number of rows of each group, each of shape (groups,)."""
+
+    mean: Floats
+    std: Floats
+    count: Ints
+
+
+def factorise(keys: Sequence[Hashable] | NDArray[np.generic]) -> tuple[Ints, int]:
+    """Return a number from 0 for every key, equal for equal keys, and how many different ones there are.
+
+    Args:
+        keys: One key a row. Whole numbers are taken as they are, arrays inside a list by their bytes, other keys by
+            their hash.
+
+    Raises:
+        TypeError: A key cannot be hashed.
+    """
+    if isinstance(keys, np.ndarray) and keys.dtype.kind in "iub":
+        return _factorise_ints(keys)
+    if isinstance(keys, np.ndarray):
+        keys = keys.tolist()
+    codes: defaultdict[Hashable, int] = defaultdict()
+    codes.default_factory = codes.__len__
+    numbers = np.fromiter(map(codes.__getitem__, keys), np.int64, len(keys))
+    return numbers, len(codes)
+
+
+def _factorise_ints(keys: NDArray[np.generic]) -> tuple[Ints, int]:
+    if not len(keys):
+        return np.zeros(0, np.int64), 0
+    low, high = int(keys.min()), int(keys.max())
+    span = high - low + 1
+    if span > 4 * len(keys) + 1024:  # sparse: sorting is cheaper than a table
+        found, codes = np.unique(keys, return_inverse=True)
+        return codes.astype(np.int64), len(found)
+    offset = (keys.astype(np.int64) if keys.dtype != np.int64 else keys) - low
+    seen = np.zeros(span, bool)
+    seen[offset] = True
+    number = np.cumsum(seen) - 1
+    return number[offset], int(number[-1]) + 1
+
+
+def group_moments(values: Floats, groups: Ints, count: int) -> Moments:
+    """Return mean and spread of each group's values; NaN are left out.
+
+    Args:
+        values: Shape (rows,).
+        groups: Group of each row, from 0 to ``count`` - 1.
+        count: Number of groups.
+
+    Returns:
+        Moments; an empty group has mean 0, and a group of fewer than two values or of equal values has spread exactly
+        0, whatever rounding does.
+    """
+    kept = ~np.isnan(values)
+    if not kept.all():
+        values, groups = values[kept], groups[kept]
+    size = np.bincount(groups, minlength=count)
+    mean = np.bincount(groups, values, count) / np.maximum(size, 1)
+    first = np.zeros(count)
+    first[groups[::-1]] = values[::-1]
+    differing = np.zeros(count, bool)
+    differing[groups[values != first[groups]]] = True
+    mean = np.where(differing, mean, first)  # exact where all are equal
+    centred = values - mean[groups]
+    squares = np.bincount(groups, centred * centred, count)
+    std = np.sqrt(squares / np.maximum(size - 1, 1))
+    return Moments(mean, np.where(differing, std, 0.0), size)
+
+
+def standardise(
+    values: Floats, groups: Ints, count: int, *, norm: Norm = "std", eps: float = EPS, min_std: float = 0.0
+) -> Floats:
+    """Return every value less its group's mean, in that group's standard deviations (``norm="std"``) or as it is.
+
+    Args:
+        values: Shape (rows,); NaN marks what is not scored: it is left out of the statistics and returned as 0.
+        groups: Group of each row.
+        count: Number of groups.
+        norm: ``"std"`` divides by the standard deviation (n - 1) plus ``eps``, ``"mean"`` does not divide.
+        eps: Keeps the division finite.
+        min_std: Standard deviations below it count as it, so that a group of near-equal values is not blown up.
+
+    Returns:
+        Shape (rows,); 0 in a group of one or of equal values.
+    """
+    moments = group_moments(values, groups, count)
+    result = values - moments.mean[groups]
+    if norm == "std":
+        result /= (np.maximum(moments.std, min_std) + eps)[groups]
+    masked = np.isnan(values)
+    if masked.any():
+        result[masked] = 0.0
+    return result
+
+
+def decoupled(
+    rewards: Mapping[str, object], group: Sequence[Hashable] | NDArray[np.generic], weights: Mapping[str, float]
+) -> Floats:
+    """Return the weighted sum of rewards each of which was normalised by itself within its group.
+
+    Whatever the scale and spread of a reward, it enters with the weight given to it (ARC, reconstruction; the same idea
+    as GDPO's). A weight of 0 leaves its reward out altogether.
+
+    Args:
+        rewards: Name -> values of shape (rows,); NaN marks rows that are not scored, which count 0.
+        group: Group of each row, any hashable keys.
+        weights: Name -> weight, at least 0, for every reward.
+
+    Returns:
+        Shape (rows,).
+
+    Raises:
+        InputError: Names, lengths or weights do not fit.
+    """
+    values, (codes, count) = _checked(rewards, group, weights)
+    total = np.zeros(len(codes))
+    for name, weight in weights.items():
+        if weight:
+            total += weight * standardise(values[name], codes, count)
+    return total
+
+
+def coupled(
+    rewards: Mapping[str, object], group: Sequence[Hashable] | NDArray[np.generic], weights: Mapping[str, float]
+) -> Floats:
+    """Return the weighted sum of rewards, normalised once within each group: what :func:`decoupled` is compared with.
+
+    Takes and raises what :func:`decoupled` does; a row that one reward does not score is not scored at all.
+    """
+    values, (codes, count) = _checked(rewards, group, weights)
+    total = np.zeros(len(codes))
+    for name, weight in weights.items():
+        if weight:
+            total += weight * values[name]
+    return standardise(total, codes, count)
+
+
+def _checked(
+    rewards: Mapping[str, object], group: Sequence[Hashable] | NDArray[np.generic], weights: Mapping[str, float]
+) -> tuple[dict[str, Floats], tuple[Ints, int]]:
+    if set(rewards) != set(weights):
+        raise InputError(f"weights must name the rewards {sorted(rewards)}, got {sorted(weights)}")
+    for name, weight in weights.items():
+        if not (np.isfinite(weight) and weight >= 0):
+            raise InputError(f"weights: that of '{name}' must be a finite number of at least 0, got {weight}")
+    try:
+        codes, count = factorise(group)
+    except TypeError:
+        raise InputError("group: every key must be hashable, such as a number, a text or a tuple") from None
+    values = {name: np.asarray(value, dtype=np.float64) for name, value in rewards.items()}
+    for name, value in values.items():
+        if value.shape != codes.shape:
+            raise InputError(f"rewards: '{name}' has shape {value.shape}, group has {codes.shape}")
+        if np.isinf(value).any():
+            raise InputError(f"rewards: '{name}' is infinite at row {int(np.flatnonzero(np.isinf(value))[0])}")
+    return values, (codes, count)
