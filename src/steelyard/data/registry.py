@@ -397,6 +397,21 @@ _SKILL_SETS = (
     ),
 )
 
+
+def _alfworld_games() -> Dataset:
+    # In a mirror only: 874 of the official game files, packed into one.
+    return Dataset(
+        "alfworld_games",
+        "ALFWorld household games: 600 to train on, 140 and 134 to validate on",
+        "policy",
+        "MIT",
+        "Shridhar, Yuan, Côté, Bisk, Trischler, Hausknecht (2021), ALFWorld, copyright 2020 Mohit Shridhar and others, "
+        "MIT; game files as committed in lz-tool-skillopt, copyright 2026 Microsoft Corporation, MIT.",
+        874,
+        mirror=(MirrorFile("policy/alfworld_games/alfworld_games.json.xz"),),
+    )
+
+
 DATASETS: dict[str, Dataset] = {
     dataset.name: dataset
     for dataset in (
@@ -418,6 +433,7 @@ DATASETS: dict[str, Dataset] = {
         *_SKILL_SETS,
         _irc_disentanglement(),
         *GRAPH_SETS,
+        _alfworld_games(),
         _digits(),
         _breast_cancer(),
     )
