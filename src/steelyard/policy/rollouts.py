@@ -1,0 +1,129 @@
+"""Playing episodes: what a policy offers, and many episodes played side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, Self
+
+import numpy as np
+
+from steelyard.policy.environment import TextEnv
+from steelyard.policy.groups import Floats
+
+Episode = list[dict[str, Any]]
+
+
+class Turn(NamedTuple):
+    """What a policy says, and what it needs to learn from it later."""
+
+    command: str
+    trace: Any
+
+
+class Policy(Protocol):
+    """An agent that plays text games and learns from advantages.
+
+    ``segments`` are the decisions of a turn, such as ``("action",)``; a memory is the policy's own, one an episode.
+    """
+
+    segments: tuple[str, ...]
+
+    def begin(self, observation: str, info: Mapping[str, Any]) -> Any:
+        """Return the memory of a new episode."""
+        ...
+
+    def act(
+        self,
+        memories: Sequence[Any],
+        observations: Sequence[str],
+        admissible: Sequence[Sequence[str]],
+        rng: np.random.Generator,
+        temperature: float,
+    ) -> list[Turn]:
+        """Return a turn for each of several episodes."""
+        ...
+
+    def observe(self, memory: Any, turn: Turn, observation: str, info: Mapping[str, Any]) -> None:
+        """Take in what a turn was answered."""
+        ...
+
+    def ascend(self, traces: Sequence[Any], advantages: Floats | Mapping[str, Floats]) -> None:
+        """Take one step up the mean over turns of advantage times log probability; advantages of shape (S,)."""
+        ...
+
+    def copy(self) -> Self:
+        """Return a policy with the same weights that goes its own way."""
+        ...
+
+
+def run_policy(
+    env: TextEnv,
+    policy: Policy,
+    rng: np.random.Generator,
+    *,
+    temperature: float = 1.0,
+    task: Hashable = 0,
+) -> Episode:
+    """Return one episode of ``policy`` in ``env``: a step a dict, as :meth:`StepBatch.from_episodes` takes them."""
+    return collect([(task, env)], policy, rng, temperature=temperature)[0]
+
+
+def collect(
+    envs: Sequence[tuple[Hashable, TextEnv]],
+    policy: Policy,
+    rng: np.random.Generator,
+    *,
+    temperature: float = 1.0,
+) -> list[Episode]:
+    """Play one episode in every environment, all of them side by side until the last has ended.
+
+    Args:
+        envs: (task, environment); environments of one task are rollouts of one group.
+        policy: Acts for all live episodes in one call a turn.
+        rng: Of the policy's choices.
+        temperature: Of the policy's choices; 0 takes the likeliest.
+
+    Returns:
+        An episode for every environment: steps with task, traj, t, observation, anchor, admissible, action, reward,
+        valid, success, truncated, process, next_observation, and the policy's trace.
+    """
+    episodes: list[Episode] = [[] for _ in envs]
+    begun = [env.reset() for _, env in envs]
+    seen = [observation for observation, _ in begun]
+    infos = [info for _, info in begun]
+    memories = [policy.begin(observation, info) for observation, info in begun]
+    live = list(range(len(envs)))
+    while live:
+        turns = policy.act(
+            [memories[n] for n in live], [seen[n] for n in live], [infos[n]["admissible"] for n in live], rng, temperature
+        )
+        going = []
+        for number, turn in zip(live, turns, strict=True):
+            task, env = envs[number]
+            before, info = seen[number], infos[number]
+            anchor = info["anchor"] if "anchor" in info else env.state_key()
+            after, reward, terminated, truncated, following = env.step(turn.command)
+            episodes[number].append(
+                {
+                    "task": task,
+                    "traj": number,
+                    "t": len(episodes[number]),
+                    "observation": before,
+                    "anchor": anchor,
+                    "admissible": info["admissible"],
+                    "action": turn.command,
+                    "reward": float(reward),
+                    "valid": following.get("valid", True),
+                    "success": bool(following.get("won", False)),
+                    "truncated": bool(truncated),
+                    "process": following.get("process", {}),
+                    "next_observation": after,
+                    "trace": turn.trace,
+                }
+            )
+            policy.observe(memories[number], turn, after, following)
+            seen[number], infos[number] = after, following
+            if not (terminated or truncated):
+                going.append(number)
+        live = going
+    return episodes
