@@ -96,7 +96,7 @@ class HashedSoftmax:
         row = len(self._rows)
         if row == len(self._table):
             grown = np.zeros((max(1024, 2 * row), len(bins)), np.int64)
-            grown[:row] = self._table[:row]
+            grown[:row] = self._table[:row] if row else 0
             self._table = grown
         self._table[row] = bins
         self._rows[key] = row

@@ -73,19 +73,35 @@ def _compiled(part: Expression, rules: Rules, kinds: dict[str, str]) -> Test:
 
 
 def _quantified(head: str, variables: Expression, body: Expression, rules: Rules, kinds: dict[str, str]) -> Test:
+    """Return a test that tries the variables one by one; an "exists" drops a value as soon as a condition fails."""
     typed = _variables(variables)
-    inside = _compiled(body, rules, {**kinds, **dict(typed)})
+    inside = {**kinds, **dict(typed)}
+    conjunction = head == "exists" and not isinstance(body, str) and body[:1] == ("and",)
+    parts = body[1:] if conjunction else (body,)
+    names = [name for name, _ in typed]
+    levels: list[list[Test]] = [[] for _ in names]
+    for part in parts:
+        used = [place for place, name in enumerate(names) if _mentions(part, name)]
+        levels[max(used, default=len(names) - 1) if conjunction else -1].append(_compiled(part, rules, inside))
     # Only an "exists" may leave out what its body's type atom excludes.
-    domains = [(name, _domain(name, kind, body if head == "exists" else (), rules)) for name, kind in typed]
+    domains = [_domain(name, kind, body if head == "exists" else (), rules) for name, kind in typed]
     decide = any if head == "exists" else all
 
     def found(state: State, bound: Bound, place: int = 0) -> bool:
-        if place == len(domains):
-            return inside(state, bound)
-        name, domain = domains[place]
-        return decide(found(state, {**bound, name: value}, place + 1) for value in domain)
+        def holds(value: int) -> bool:
+            now = {**bound, names[place]: value}
+            here = all(test(state, now) for test in levels[place])
+            if place + 1 == len(names) or (conjunction and not here):
+                return here
+            return found(state, now, place + 1)
+
+        return decide(holds(value) for value in domains[place])
 
     return found
+
+
+def _mentions(part: Expression, name: str) -> bool:
+    return part == name if isinstance(part, str) else any(_mentions(inside, name) for inside in part)
 
 
 def _variables(part: Expression) -> list[tuple[str, str]]:
