@@ -140,9 +140,7 @@ def accumulated(batch: StepBatch, values: Floats, factor: float) -> Floats:
     return result
 
 
-def check_number(
-    name: str, value: float, *, low: float = -np.inf, high: float = np.inf, above: bool = False
-) -> None:
+def check_number(name: str, value: float, *, low: float = -np.inf, high: float = np.inf, above: bool = False) -> None:
     """Refuse a number outside [low, high], or (low, high] with ``above``."""
     good = isinstance(value, int | float | np.number) and np.isfinite(value) and low <= value <= high
     if not good or (above and value == low):
@@ -155,5 +153,3 @@ def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     """Refuse a value that is none of ``choices``."""
     if value not in choices:
         raise InputError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
-
-

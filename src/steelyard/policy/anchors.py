@@ -98,7 +98,9 @@ class AliasReport(NamedTuple):
 
     def lines(self) -> list[str]:
         """Return the report as lines."""
-        aliased = "not known (no admissible actions given)" if self.aliased_share is None else f"{self.aliased_share:.0%}"
+        aliased = (
+            "not known (no admissible actions given)" if self.aliased_share is None else f"{self.aliased_share:.0%}"
+        )
         return [
             f"{self.steps:,} steps at {self.nodes:,} nodes, {self.mean_size:.1f} a node from {self.trajectories:.1f} rollouts",
             f"alone at their node: {self.singleton_fraction:.0%} of the steps; at the largest: {self.largest_share:.0%}",

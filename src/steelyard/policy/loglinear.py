@@ -241,7 +241,9 @@ class LogLinearPolicy:
             commands = info["admissible"]
             if command not in commands:
                 raise InputError(f"games: the walkthrough's '{command}' is not admissible in {game.name}")
-            steps.append((self._softmax.rows(self.features.keys(memory, observation, commands)), commands.index(command)))
+            steps.append(
+                (self._softmax.rows(self.features.keys(memory, observation, commands)), commands.index(command))
+            )
             observation, _, _, _, info = env.step(command)
             self.features.observe(memory, command, observation)
         return steps
@@ -303,7 +305,13 @@ class HouseholdFeatures:
 
     def keyed(self, memory: HouseholdMemory, admissible: Sequence[str], state: tuple[Any, ...]) -> list[Hashable]:
         """Return the keys of commands where ``state`` is (held, appliance, done, placed, last verb)."""
-        task, static, visited, repeats, last = memory.tracker.task, self._static, memory.visited, memory.repeats, memory.last
+        task, static, visited, repeats, last = (
+            memory.tracker.task,
+            self._static,
+            memory.visited,
+            memory.repeats,
+            memory.last,
+        )
         keys: list[Hashable] = []
         for command in admissible:
             known = static.get((task, command))

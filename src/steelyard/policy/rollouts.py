@@ -95,7 +95,11 @@ def collect(
     live = list(range(len(envs)))
     while live:
         turns = policy.act(
-            [memories[n] for n in live], [seen[n] for n in live], [infos[n]["admissible"] for n in live], rng, temperature
+            [memories[n] for n in live],
+            [seen[n] for n in live],
+            [infos[n]["admissible"] for n in live],
+            rng,
+            temperature,
         )
         going = []
         for number, turn in zip(live, turns, strict=True):

@@ -175,9 +175,7 @@ def _pairs(batch: StepBatch) -> tuple[Ints, Ints, Ints]:
     return found[0], found[1], found[2]
 
 
-def _next_values(
-    batch: StepBatch, value: Floats, terminal: TerminalValue, bootstrap: bool
-) -> tuple[Floats, Floats]:
+def _next_values(batch: StepBatch, value: Floats, terminal: TerminalValue, bootstrap: bool) -> tuple[Floats, Floats]:
     """Return the value of what each sorted row led to, and its rise over the row's own node, (S,) each."""
     layout = batch.layout
     own = value[batch.nodes[0]] if len(batch) else np.zeros(0)

@@ -70,12 +70,16 @@ class _Room:
         kinds = [*_ONCE]
         while len(kinds) < int(stream.integers(8, 16)):
             kinds.append(_MANY[int(stream.integers(len(_MANY)))])
-        self.receptacles = sorted(self._id(_NAMES.get(kind, (kind, ""))[0], _NAMES.get(kind, ("", ""))[1]) for kind in kinds)
+        self.receptacles = sorted(
+            self._id(_NAMES.get(kind, (kind, ""))[0], _NAMES.get(kind, ("", ""))[1]) for kind in kinds
+        )
         self.objects: list[str] = []
         self.lies: dict[str, str] = {}
 
     def _id(self, name: str, more: str = "") -> str:
-        numbers = [f"_bar__plus_0{value // 100}_dot_{value % 100:02d}" for value in self.stream.integers(0, 1000, 3).tolist()]
+        numbers = [
+            f"_bar__plus_0{value // 100}_dot_{value % 100:02d}" for value in self.stream.integers(0, 1000, 3).tolist()
+        ]
         return name + "".join(numbers) + (f"_bar_{more}" if more else "")
 
     def of(self, kind: str) -> list[str]:
@@ -106,7 +110,10 @@ def _game(kind: str, number: int, stream: np.random.Generator) -> HouseholdGame:
     transform = _TRANSFORMS.get(kind)
     pool = transform[2] if transform else (*_FOOD, *_WARE, *_TOOLS, *_THINGS)
     target = pool[int(stream.integers(len(pool)))]
-    goals = sorted({kind_of(place) for place in room.receptacles if holds(kind_of(place), target)} - {transform[1] if transform else ""})
+    goals = sorted(
+        {kind_of(place) for place in room.receptacles if holds(kind_of(place), target)}
+        - {transform[1] if transform else ""}
+    )
     goal = goals[int(stream.integers(len(goals)))]
     count = 2 if kind == "pick_two_obj_and_place" else 1
     wanted = [room.add(target, goal) for _ in range(count)]
@@ -121,7 +128,12 @@ def _game(kind: str, number: int, stream: np.random.Generator) -> HouseholdGame:
     task, goal_text = _task(kind, target, goal, stream)
     plan = _plan(room, kind, wanted, goal)
     return HouseholdGame(
-        f"{kind}-{target}-None-{goal}-generated", f"game_{number}", task, _problem(room, goal_text), tuple(plan), "generated"
+        f"{kind}-{target}-None-{goal}-generated",
+        f"game_{number}",
+        task,
+        _problem(room, goal_text),
+        tuple(plan),
+        "generated",
     )
 
 
@@ -213,7 +225,11 @@ def _problem(room: _Room, goal: str) -> str:
     ]
     for thing in room.objects:
         kind, place = kind_of(thing), room.lies[thing]
-        facts += [f"(objecttype {thing} {kind}type)", f"(inreceptacle {thing} {place})", f"(objectatlocation {thing} loc_{place})"]
+        facts += [
+            f"(objecttype {thing} {kind}type)",
+            f"(inreceptacle {thing} {place})",
+            f"(objectatlocation {thing} loc_{place})",
+        ]
         if kind == "desklamp":
             facts.append(f"(toggleable {thing})")
             continue

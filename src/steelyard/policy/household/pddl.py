@@ -42,9 +42,7 @@ def read_problem(text: str) -> Problem:
     places = [lower.find(f"(:{section}") for section in ("objects", "init", "goal")]
     if min(places) < 0 or places != sorted(places):
         raise InputError("pddl_problem: it must have the sections :objects, :init and :goal, in this order")
-    objects, init, goal = (
-        lower[start:end] for start, end in zip(places, [*places[1:], len(lower)], strict=True)
-    )
+    objects, init, goal = (lower[start:end] for start, end in zip(places, [*places[1:], len(lower)], strict=True))
     facts: dict[str, list[tuple[str, ...]]] = {}
     for name, rest in _FACT.findall(init):
         facts.setdefault(name, []).append(tuple(rest.split()))

@@ -62,6 +62,14 @@ class HouseholdTracker:
         elif observation.startswith(("You clean the ", "You heat the ", "You cool the ")):
             self.done = True
 
+    def facts(self) -> dict[str, str]:
+        """Return what a progress statement is checked against."""
+        return {"hold": self.hold, "done": "yes" if self.done else "no", "placed": str(self.placed)}
+
+    def seen(self, observation: str) -> dict[str, str]:
+        """Return what a prediction of ``observation`` is checked against."""
+        return {"next": observation_class(observation, self._words)}
+
 
 def task_words(task: str) -> frozenset[str]:
     """Return the words of a task's sentence."""
@@ -81,3 +89,31 @@ def appliance(task: str) -> str:
         if words.intersection(needed):
             return name
     return "put"
+
+
+CLASSES = ("closed", "empty", "target", "other", "picked", "moved", "transformed", "on", "misc")
+"""Kinds of observations that predictions are about."""
+_STARTS = (
+    ("You pick up", "picked"),
+    ("You move", "moved"),
+    ("You clean", "transformed"),
+    ("You heat", "transformed"),
+    ("You cool", "transformed"),
+    ("You turn on", "on"),
+)
+
+
+def observation_class(observation: str, words: frozenset[str]) -> str:
+    """Return which of `CLASSES` an observation is; ``words`` are those of the task's sentence."""
+    for start, kind in _STARTS:
+        if observation.startswith(start):
+            return kind
+    if observation.endswith("is closed."):
+        return "closed"
+    _, found, listed = observation.partition(", you see ")
+    if not found or observation.startswith("You are"):
+        return "misc"
+    if listed.startswith("nothing"):
+        return "empty"
+    names = [part.removeprefix("and ").removeprefix("a ").rstrip(".") for part in listed.split(", ")]
+    return "target" if any(base(name) in words for name in names) else "other"

@@ -1,0 +1,125 @@
+"""How often an agent's statements contradict what it observed, and whether that stays."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from steelyard.errors import InputError
+from steelyard.policy.groups import Floats
+from steelyard.policy.rollouts import Episode
+
+RATES = ("inconsistency_rate", "failed_with_inconsistency", "persistence_markov", "persistence_after_onset")
+_DRAWS = 2000
+
+
+@dataclass(frozen=True)
+class InconsistencyReport:
+    """Rates of inconsistent turns; NaN where nothing could be counted.
+
+    Attributes:
+        inconsistency_rate: Of scored turns, those that contradict an observation.
+        failed_with_inconsistency: Of failed episodes, those with such a turn.
+        persistence_markov: Of turns that follow an inconsistent one, those that are inconsistent.
+        persistence_after_onset: Of all turns after an episode's first inconsistent one, those that are inconsistent.
+        success: Of episodes, those that succeeded: rates can fall while it collapses.
+        episodes: Number of episodes.
+        turns: Number of scored turns.
+        intervals: Rate -> 95 % interval by bootstrap over episodes.
+    """
+
+    inconsistency_rate: float
+    failed_with_inconsistency: float
+    persistence_markov: float
+    persistence_after_onset: float
+    success: float
+    episodes: int
+    turns: int
+    intervals: dict[str, tuple[float, float]]
+
+    def lines(self) -> list[str]:
+        """Return the report as lines."""
+        words = {
+            "inconsistency_rate": "turns that contradict an observation",
+            "failed_with_inconsistency": "failed episodes with such a turn",
+            "persistence_markov": "inconsistent after an inconsistent turn",
+            "persistence_after_onset": "turns after the first that are inconsistent",
+        }
+        shown = [f"{self.episodes:,} episodes, {self.turns:,} scored turns, {self.success:.0%} won"]
+        for name, text in words.items():
+            low, high = self.intervals[name]
+            shown.append(f"{text}: {getattr(self, name):.1%} [{low:.1%}, {high:.1%}]")
+        return shown
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as a dictionary of plain values; what could not be counted is None."""
+
+        def plain(value: Any) -> Any:
+            return None if isinstance(value, float) and not math.isfinite(value) else value
+
+        whole = {name: plain(value) for name, value in asdict(self).items()}
+        whole["intervals"] = {name: [plain(end) for end in ends] for name, ends in self.intervals.items()}
+        return whole
+
+
+def inconsistency_report(
+    episodes: Sequence[Episode],
+    *,
+    signal: str = "progress",
+    threshold: float = 1.0,
+    generator: np.random.Generator | None = None,
+) -> InconsistencyReport:
+    """Return how often statements contradict observations (the paper names the rates; definitions are ours).
+
+    Args:
+        episodes: Steps with ``process`` and ``success``.
+        signal: Which score says so.
+        threshold: A turn whose score is below it is inconsistent; one that is not scored is left out.
+        generator: Of the bootstrap; None: a fixed one.
+
+    Raises:
+        InputError: No episode, or none with a scored turn.
+    """
+    if not episodes:
+        raise InputError("episodes: there is none")
+    counts = np.array([_counts(episode, signal, threshold) for episode in episodes], dtype=np.float64)
+    if not counts[:, 1].sum():
+        raise InputError(f"episodes: no turn is scored for '{signal}'")
+    rates = _rates(counts.sum(axis=0))
+    generator = generator or np.random.default_rng(0)
+    share = np.full(len(counts), 1 / len(counts))
+    drawn = _rates((generator.multinomial(len(counts), share, _DRAWS) @ counts).T)
+    intervals = {name: _interval(drawn[name]) for name in RATES}
+    won = float(np.mean([bool(episode[-1].get("success")) for episode in episodes]))
+    whole = {name: float(rates[name]) for name in RATES}
+    return InconsistencyReport(
+        **whole, success=won, episodes=len(episodes), turns=int(counts[:, 1].sum()), intervals=intervals
+    )
+
+
+def _counts(episode: Episode, signal: str, threshold: float) -> tuple[int, ...]:
+    """Return pairs (of which, out of) for each rate, in the order of `RATES`."""
+    scores = [step.get("process", {}).get(signal) for step in episode]
+    bad = [score < threshold for score in scores if score is not None and not math.isnan(score)]
+    first = bad.index(True) if True in bad else len(bad)
+    later = bad[first + 1 :]
+    after = [now for before, now in zip(bad, bad[1:], strict=False) if before]
+    failed = int(not episode[-1].get("success"))
+    return (sum(bad), len(bad), failed * any(bad), failed, sum(after), len(after), sum(later), len(later))
+
+
+def _rates(totals: Any) -> dict[str, Any]:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return {name: totals[2 * place] / totals[2 * place + 1] for place, name in enumerate(RATES)}
+
+
+def _interval(values: Floats) -> tuple[float, float]:
+    kept = values[np.isfinite(values)]
+    if not len(kept):
+        return math.nan, math.nan
+    low, high = np.quantile(kept, (0.025, 0.975))
+    return float(low), float(high)
