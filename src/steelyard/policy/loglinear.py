@@ -112,17 +112,22 @@ class HashedSoftmax:
         self, weights: Floats, options: Sequence[Ints], rng: np.random.Generator, temperature: float
     ) -> list[Trace]:
         """Return a choice for each list of option rows; temperature 0 takes the likeliest, ties at random."""
+        parts = self.probabilities(weights, options, temperature)
         sizes = np.array([len(rows) for rows in options])
         starts = np.cumsum(sizes) - sizes
-        rows = np.concatenate(options)
-        probabilities = softmax(weights[self._table[rows]].sum(axis=1), starts, sizes, temperature)
-        total = np.cumsum(probabilities)
-        before = total[starts] - probabilities[starts]
-        draws = rng.random(len(sizes))
-        last = starts + sizes - 1
-        picked = np.minimum(np.searchsorted(total, before + draws * (total[last] - before), side="right"), last)
-        parts = np.split(probabilities, starts[1:])
-        return [Trace(*trace) for trace in zip(options, parts, (picked - starts).tolist(), strict=True)]
+        flat = np.concatenate(parts)
+        total = np.cumsum(flat)
+        before, last = total[starts] - flat[starts], starts + sizes - 1
+        draws = before + rng.random(len(sizes)) * (total[last] - before)
+        picked = np.clip(np.searchsorted(total, draws, side="right"), starts, last) - starts
+        return [Trace(*trace) for trace in zip(options, parts, picked.tolist(), strict=True)]
+
+    def probabilities(self, weights: Floats, options: Sequence[Ints], temperature: float = 1.0) -> list[Floats]:
+        """Return the probabilities of each list of option rows."""
+        sizes = np.array([len(rows) for rows in options])
+        starts = np.cumsum(sizes) - sizes
+        scores = weights[self._table[np.concatenate(options)]].sum(axis=1)
+        return np.split(softmax(scores, starts, sizes, temperature), starts[1:])
 
     def gradient(self, traces: Sequence[Trace], advantages: Floats) -> Floats:
         """Return the gradient of the mean over choices of advantage times log probability, (bins,)."""
@@ -222,12 +227,7 @@ class LogLinearPolicy:
         """
         shown = [step for game in games for step in self._shown(game)]
         for _ in range(epochs):
-            options = [rows for rows, _ in shown]
-            sizes = np.array([len(rows) for rows in options])
-            starts = np.cumsum(sizes) - sizes
-            table = self._softmax._table
-            probabilities = softmax(self.weights[table[np.concatenate(options)]].sum(axis=1), starts, sizes, 1.0)
-            parts = np.split(probabilities, starts[1:])
+            parts = self._softmax.probabilities(self.weights, [rows for rows, _ in shown])
             traces = [Trace(rows, part, chosen) for (rows, chosen), part in zip(shown, parts, strict=True)]
             self.weights = self.weights + learning_rate * self.gradient(traces, np.ones(len(traces)))
 
