@@ -214,7 +214,7 @@ def _layout(task: Keys, traj: Keys, t: Ints) -> Layout:
     _refuse_at(same & (np.diff(times) == 0), order, "t", "is there twice in its trajectory", traj, t)
     _refuse_at(same & (np.diff(times) > 1), order, "t", "does not follow the step before it in its trajectory", traj, t)
     _refuse_at(same & (np.diff(codes) != 0), order, "task", "is not that of the same trajectory's other steps", traj, t)
-    if len(starts) and not (first := times[starts])[0] == first.min() == first.max() or (len(t) and t.min() > 1):
+    if (len(starts) and not (first := times[starts])[0] == first.min() == first.max()) or (len(t) and t.min() > 1):
         late = int(order[starts[np.argmax(times[starts])]])
         raise InputError(f"t: trajectory {_short(traj[late])} begins with {t[late]}; steps count from 0 in all")
     place = np.empty_like(order)

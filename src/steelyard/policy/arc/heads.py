@@ -99,7 +99,9 @@ class CommitmentPolicy:
 
     def begin(self, observation: str, info: Mapping[str, Any]) -> CommitmentMemory:
         """Return the memory of a new episode; nothing is held, transformed or placed."""
-        return CommitmentMemory(self.features.begin(observation, info), {name: values[0] for name, values in HEADS.items()})
+        return CommitmentMemory(
+            self.features.begin(observation, info), {name: values[0] for name, values in HEADS.items()}
+        )
 
     def act(
         self,
@@ -155,15 +157,15 @@ class CommitmentPolicy:
     def gradient(self, traces: Sequence[CommitmentTrace], advantages: Mapping[str, Floats]) -> Floats:
         """Return the gradient of the mean over turns of advantage times log probability, (bins,)."""
         total = self._actions.gradient([trace.action for trace in traces], np.asarray(advantages["action"]))
-        total += self._predictions.gradient([trace.prediction for trace in traces], np.asarray(advantages["prediction"]))
+        total += self._predictions.gradient(
+            [trace.prediction for trace in traces], np.asarray(advantages["prediction"])
+        )
         for place, name in enumerate(HEADS):
             values = advantages[name] if name in advantages else advantages["progress"]
             total += self._statements.gradient([trace.heads[place] for trace in traces], np.asarray(values))
         return total
 
-    def fit_bc(
-        self, games: Sequence[Any], epochs: int = 6, learning_rate: float = 2.0, head_epochs: int = 20
-    ) -> None:
+    def fit_bc(self, games: Sequence[Any], epochs: int = 6, learning_rate: float = 2.0, head_epochs: int = 20) -> None:
         """Imitate walkthroughs in which every statement is true, by full-batch steps.
 
         Args:
@@ -227,7 +229,9 @@ class CommitmentPolicy:
         return self.features.keyed(household, commands, state)
 
     def _text(self, heads: Sequence[Trace], command: str, expected: str) -> str:
-        pairs = ((name, values[trace.chosen]) for (name, values), trace in zip(self._values.items(), heads, strict=True))
+        pairs = (
+            (name, values[trace.chosen]) for (name, values), trace in zip(self._values.items(), heads, strict=True)
+        )
         progress = "; ".join(f"{name}={value}" for name, value in pairs if value != SILENT)
         return self.form.render(progress=progress, action=command, prediction=f"next={expected}")
 

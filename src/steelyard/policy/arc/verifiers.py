@@ -71,10 +71,7 @@ class RuleVerifier:
 
 
 _GENERIC = frozenset(
-    "a an and are as at be been by can could do does for from had has have he her his i if in is it its may me my no not "
-    "now of on or our she so some that the their them then there they this to was we were what which will with would you "
-    "your see seen look looking next observe observation notice find nothing something anything things happens happen "
-    "should expect expected result new current".split()
+    ["a", "an", "and", "are", "as", "at", "be", "been", "by", "can", "could", "do", "does", "for", "from", "had", "has", "have", "he", "her", "his", "i", "if", "in", "is", "it", "its", "may", "me", "my", "no", "not", "now", "of", "on", "or", "our", "she", "so", "some", "that", "the", "their", "them", "then", "there", "they", "this", "to", "was", "we", "were", "what", "which", "will", "with", "would", "you", "your", "see", "seen", "look", "looking", "next", "observe", "observation", "notice", "find", "nothing", "something", "anything", "things", "happens", "happen", "should", "expect", "expected", "result", "new", "current"]
 )
 _WORD = re.compile(r"[a-z0-9]+")
 _COPIED = 0.9

@@ -63,7 +63,9 @@ class TransitionGraph:
         if task is None and len(known) == 1:
             task = next(iter(known))
         if task not in known:
-            raise InputError(f"task: name one of the {len(known)} tasks, such as {next(iter(known), None)!r}; got {task!r}")
+            raise InputError(
+                f"task: name one of the {len(known)} tasks, such as {next(iter(known), None)!r}; got {task!r}"
+            )
         part = batch.select(np.array([name == task for name in tasks]))
         info = g2po(part, gamma=gamma, return_info=True)
         count = len(info.value) + 1
