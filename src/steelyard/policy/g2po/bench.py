@@ -40,8 +40,9 @@ RECIPE = (
 
 
 def chosen_settings() -> dict[str, dict[str, dict[str, Any]]]:
-    """Return the settings by task and arm that tuning chose."""
-    return {task: {arm: dict(row["config"]) for arm, row in rows.items()} for task, rows in TUNED.items()}
+    """Return the settings by task and arm that tuning on the official games chose; they serve for games made here."""
+    chosen = {arm: dict(row["config"]) for arm, row in TUNED.get(tasks.OFFICIAL, {}).items()}
+    return {tasks.OFFICIAL: chosen, tasks.MADE: chosen}
 
 
 BENCH = BenchSpec(
@@ -92,6 +93,6 @@ BENCH = BenchSpec(
     options=user.Options,
     tuned=chosen_settings(),
     grid={arm: tuple({"learning_rate": rate} for rate in (0.05, 0.025, 0.1)) for arm in arms.LEARNERS},
-    tuning_tasks=("alfworld", "household"),
+    tuning_tasks=("alfworld",),
     true_ceiling="expert",
 )  # fmt: skip
