@@ -13,6 +13,7 @@ from typing import Any
 
 from steelyard.contracts import BenchSpec, Block, CellInput, Measured, Profile
 from steelyard.policy.g2po import arms, cells, tasks, user
+from steelyard.policy.games import MADE, OFFICIAL
 
 TUNED: dict[str, dict[str, dict[str, Any]]] = json.loads(
     resources.files("steelyard.policy.g2po").joinpath("tuned.json").read_text(encoding="utf-8")
@@ -41,8 +42,8 @@ RECIPE = (
 
 def chosen_settings() -> dict[str, dict[str, dict[str, Any]]]:
     """Return the settings by task and arm that tuning on the official games chose; they serve for games made here."""
-    chosen = {arm: dict(row["config"]) for arm, row in TUNED.get(tasks.OFFICIAL, {}).items()}
-    return {tasks.OFFICIAL: chosen, tasks.MADE: chosen}
+    chosen = {arm: dict(row["config"]) for arm, row in TUNED.get(OFFICIAL, {}).items()}
+    return {OFFICIAL: chosen, MADE: chosen}
 
 
 BENCH = BenchSpec(

@@ -14,7 +14,7 @@ from steelyard.policy.chain import Exact, KeyDoorChain, Wanderer, exact_values
 from steelyard.policy.g2po.arms import FIXED, METRICS, estimator
 from steelyard.policy.g2po.graph import TransitionGraph
 from steelyard.policy.g2po.picture import graph_picture
-from steelyard.policy.games import games_of
+from steelyard.policy.games import games_of, walked
 from steelyard.policy.groups import Floats
 from steelyard.policy.loglinear import LogLinearPolicy
 from steelyard.policy.rollouts import Episode, collect
@@ -77,7 +77,7 @@ def run_games(cell: CellInput) -> Measured:
     policy = LogLinearPolicy(learning_rate=float(cell.config.get("learning_rate", 0.05)))
     limit = int(params["max_steps"])
     if cell.arm == "expert":
-        return Measured({"success": _walked(games.hold_out)}, steps=len(games.hold_out))
+        return Measured({"success": walked(games.hold_out)}, steps=len(games.hold_out))
     if cell.arm != "random":
         policy.fit_bc(games.imitate, epochs=3, learning_rate=2.0)
     if cell.arm in FIXED:
@@ -112,16 +112,6 @@ def run_games(cell: CellInput) -> Measured:
         notes={"anchor": str(cell.config["anchor"]), "warning": "; ".join(reports[-1].warnings)[:300]},
         diagrams=(_picture(cell, last[0].batch),) if pictured else (),
     )
-
-
-def _walked(games: Any) -> float:
-    """Return the share of games that their walkthroughs win."""
-    won = []
-    for game in games:
-        env = game.make_env(max_steps=len(game.walkthrough))
-        env.reset()
-        won.append([env.step(command)[2] for command in game.walkthrough][-1])
-    return float(np.mean(won))
 
 
 def _quietly(credit: Any, batch: StepBatch) -> Floats:
