@@ -70,6 +70,15 @@ class Adam:
         scale = np.sqrt(self.second / (1 - two**self.count)) + self.eps
         return np.asarray(self.learning_rate * self.first / (1 - one**self.count) / scale)
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the moments and the number of steps."""
+        return {"first": self.first.copy(), "second": self.second.copy(), "count": self.count}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what :meth:`state_dict` returned."""
+        self.first, self.second = np.array(state["first"]), np.array(state["second"])
+        self.count = int(state["count"])
+
 
 class HashedSoftmax:
     """Choices among keyed options by a softmax of summed hashed weights; the table of features grows as keys come."""
@@ -256,8 +265,7 @@ class LogLinearPolicy:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the weights and the optimiser's state as arrays."""
-        adam = self._adam
-        return {"weights": self.weights.copy(), "first": adam.first, "second": adam.second, "count": adam.count}
+        return {"weights": self.weights.copy(), **self._adam.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what :meth:`state_dict` returned.
@@ -265,11 +273,15 @@ class LogLinearPolicy:
         Raises:
             InputError: The weights are of another length.
         """
-        if np.shape(state["weights"]) != (self.bins,):
-            raise InputError(f"state: it has weights of shape {np.shape(state['weights'])}, the policy {(self.bins,)}")
-        self.weights = np.array(state["weights"], np.float64)
-        self._adam.first, self._adam.second = np.array(state["first"]), np.array(state["second"])
-        self._adam.count = int(state["count"])
+        self.weights = loaded_weights(state, self.bins)
+        self._adam.load_state_dict(state)
+
+
+def loaded_weights(state: Mapping[str, Any], bins: int) -> Floats:
+    """Return the weights of a state; another number of them raises InputError."""
+    if np.shape(state["weights"]) != (bins,):
+        raise InputError(f"state: it has weights of shape {np.shape(state['weights'])}, the policy {(bins,)}")
+    return np.array(state["weights"], np.float64)
 
 
 @dataclass

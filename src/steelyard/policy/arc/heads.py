@@ -35,6 +35,7 @@ from steelyard.policy.loglinear import (
     HouseholdFeatures,
     HouseholdMemory,
     Trace,
+    loaded_weights,
 )
 from steelyard.policy.rollouts import Turn
 
@@ -244,6 +245,15 @@ class CommitmentPolicy:
         other.features = self.features
         other._statements, other._actions, other._predictions = self._statements, self._actions, self._predictions
         return other
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the weights and the optimiser's state as arrays."""
+        return {"weights": self.weights.copy(), **self._adam.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what :meth:`state_dict` returned."""
+        self.weights = loaded_weights(state, self.bins)
+        self._adam.load_state_dict(state)
 
 
 def committed(env: TextEnv, *, format_penalty: float = 0.0, silence: bool = False) -> CommitmentWrapper:
