@@ -87,7 +87,7 @@ BENCH = BenchSpec(
         "gpu": Profile(name="gpu", blocks=(), seeds=10, work=0, recipe=RECIPE),
     },
     run=run,
-    easy_task="chain",
+    easy_task="household",
     traces=arms.TRACES,
     cost="train_steps",
     user_task=user.user_task,
