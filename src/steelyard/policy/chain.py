@@ -148,7 +148,7 @@ def exact_values(
     return Exact(tuple(values), tuple(advantages))
 
 
-@dataclass(frozen=True)
+@dataclass
 class Wanderer:
     """A policy that walks the right way with probability ``right`` and does not learn; for exact values, as they are.
 

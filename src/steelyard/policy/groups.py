@@ -26,7 +26,7 @@ class Moments(NamedTuple):
 
     mean: Floats
     std: Floats
-    count: Ints
+    size: Ints
 
 
 def factorise(keys: Sequence[Hashable] | NDArray[np.generic]) -> tuple[Ints, int]:

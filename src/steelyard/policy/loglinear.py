@@ -153,9 +153,9 @@ def softmax(scores: Floats, starts: Ints, sizes: Ints, temperature: float) -> Fl
     """Return the softmax of scores within consecutive segments; temperature 0 shares among the largest."""
     largest = np.repeat(np.maximum.reduceat(scores, starts), sizes)
     if temperature == 0:
-        powers = (scores == largest).astype(np.float64)
+        powers: Floats = (scores == largest).astype(np.float64)
     else:
-        powers = np.exp((scores - largest) / temperature)
+        powers = np.asarray(np.exp((scores - largest) / temperature), np.float64)
     return np.asarray(powers / np.repeat(np.add.reduceat(powers, starts), sizes))
 
 

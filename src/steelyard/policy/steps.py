@@ -228,7 +228,7 @@ def _by_name(codes: Ints, count: int, keys: Keys) -> Ints:
         return codes
     first = np.full(count, -1)
     first[codes[::-1]] = np.arange(len(codes))[::-1]
-    names = [keys[int(row)] for row in first]
+    names: list[Any] = [keys[int(row)] for row in first]
     try:
         ranks = sorted(range(count), key=names.__getitem__)
     except TypeError:  # of several kinds

@@ -9,8 +9,6 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
 from steelyard.data.records import read_json_lines
 from steelyard.errors import InputError
 from steelyard.policy.rollouts import Episode
@@ -206,4 +204,5 @@ def _parquet(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
 
 
 def _plain(values: Sequence[Any]) -> list[Any]:
-    return values.tolist() if isinstance(values, np.ndarray) else list(values)
+    listed: Any = getattr(values, "tolist", lambda: list(values))()
+    return list(listed)

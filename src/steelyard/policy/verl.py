@@ -1,0 +1,143 @@
+"""Step advantages inside verl, whose own hook for estimators hands over neither trajectories nor anchors.
+
+verl's ``compute_advantage`` gives a registered estimator the rewards of tokens, the response mask and the prompt's uid,
+and the rest of a batch (``non_tensor_batch``) to one estimator of its own alone. :func:`patch_verl` wraps that function
+so that "g2po" and "gigpo" get the rest as well; :func:`side_table_estimator` does without a patch. A row is one step,
+as verl-agent has it. Written against the documented signature of verl 0.9.1, which does not install beside this
+library's other dependencies.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from steelyard.errors import InputError
+from steelyard.policy.advantages import gigpo
+from steelyard.policy.g2po.core import g2po
+from steelyard.policy.steps import StepBatch
+from steelyard.policy.tokens import broadcast_to_tokens
+
+ESTIMATORS: Mapping[str, Callable[..., Any]] = {"g2po": g2po, "gigpo": gigpo}
+_MODULE = "verl.trainer.ppo.ray_trainer"
+_NEEDED = ("uid", "traj_uid", "anchor_obs")
+
+
+def row_batch(token_level_rewards: Any, fields: Mapping[str, Any]) -> tuple[StepBatch, Any]:
+    """Return the steps of verl's rows without copies, and of each row which step it is.
+
+    Args:
+        token_level_rewards: (rows, tokens); a step's reward is their sum.
+        fields: ``uid`` of the prompt, ``traj_uid``, ``anchor_obs``, and if there is one ``step`` (else rows of a
+            trajectory are in time) and ``is_action_valid``.
+
+    Rows that verl-agent doubled to fill a batch, those with the same trajectory and ``step``, count once.
+
+    Raises:
+        InputError: A field is missing.
+    """
+    for name in _NEEDED:
+        if name not in fields:
+            raise InputError(f"non_tensor_batch: '{name}' is missing; the rollout must write it, one a row")
+    traj = [str(name) for name in fields["traj_uid"]]
+    times = list(map(int, fields["step"])) if "step" in fields else _counted(traj)
+    first: dict[tuple[str, int], int] = {}
+    step = np.array([first.setdefault(key, len(first)) for key in zip(traj, times, strict=True)])
+    rows = np.unique(step, return_index=True)[1]
+    rewards = token_level_rewards.sum(-1)
+    valid = fields.get("is_action_valid")
+    batch = StepBatch(
+        task=[str(fields["uid"][row]) for row in rows], traj=[traj[row] for row in rows],
+        t=[times[row] for row in rows], reward=rewards[rows],
+        anchor=[_hashable(fields["anchor_obs"][row]) for row in rows],
+        valid=None if valid is None else [bool(valid[row]) for row in rows],
+    )  # fmt: skip
+    return batch, step
+
+
+def _counted(traj: list[str]) -> list[int]:
+    seen: dict[str, int] = {}
+    times = []
+    for name in traj:
+        times.append(seen.get(name, 0))
+        seen[name] = times[-1] + 1
+    return times
+
+
+def _hashable(value: Any) -> Any:
+    return (value.shape, value.tobytes()) if isinstance(value, np.ndarray) else value
+
+
+def step_advantages(
+    name: str, token_level_rewards: Any, response_mask: Any, fields: Mapping[str, Any], **options: Any
+) -> tuple[Any, Any]:
+    """Return verl's pair (advantages, returns), each (rows, tokens), of an estimator of this library.
+
+    Raises:
+        InputError: The estimator is not known, or a field is missing.
+    """
+    if name not in ESTIMATORS:
+        raise InputError(f"estimator '{name}' is not known; there are {', '.join(ESTIMATORS)}")
+    batch, step = row_batch(token_level_rewards, fields)
+    values = broadcast_to_tokens(ESTIMATORS[name](batch, **options)[step], response_mask)
+    return values, values
+
+
+def side_table_estimator(name: str, table: Mapping[str, Mapping[str, Any]], **options: Any) -> Callable[..., Any]:
+    """Return an estimator for verl's ``register_adv_est`` that finds a row's fields in a table, without a patch.
+
+    Args:
+        name: "g2po" or "gigpo".
+        table: From a row's ``uid``, which must then be one of its own, to its fields; ``uid`` in it names the prompt.
+        **options: Of the estimator.
+    """
+
+    def estimate(token_level_rewards: Any, response_mask: Any, config: Any = None, index: Any = None, **_: Any) -> Any:
+        missing = [str(uid) for uid in index if str(uid) not in table]
+        if missing:
+            raise InputError(f"table: there is no row '{missing[0]}'")
+        rows = [table[str(uid)] for uid in index]
+        fields = {field: [row[field] for row in rows] for field in rows[0]}
+        return step_advantages(name, token_level_rewards, response_mask, fields, **options)
+
+    return estimate
+
+
+@contextmanager
+def patch_verl(module: Any = None, **options: Any) -> Iterator[None]:
+    """Let verl's trainer compute advantages with ``algorithm.adv_estimator`` "g2po" or "gigpo", within the block.
+
+    Args:
+        module: Where ``compute_advantage`` is; None: verl's own.
+        **options: Of the estimators.
+
+    Raises:
+        InputError: verl is not installed, or has no such function.
+    """
+    if module is None:
+        try:
+            module = importlib.import_module(_MODULE)
+        except ModuleNotFoundError:
+            raise InputError("verl is not installed here; it wants an environment of its own (verl 0.9.1)") from None
+    own = getattr(module, "compute_advantage", None)
+    if own is None:
+        raise InputError(f"{module.__name__} has no compute_advantage; this patch is written for verl 0.9.1")
+
+    def compute_advantage(data: Any, adv_estimator: Any, *args: Any, **kwargs: Any) -> Any:
+        name = str(getattr(adv_estimator, "value", adv_estimator))
+        if name not in ESTIMATORS:
+            return own(data, adv_estimator, *args, **kwargs)
+        rewards, mask = data.batch["token_level_rewards"], data.batch["response_mask"]
+        values, returns = step_advantages(name, rewards, mask, data.non_tensor_batch, **options)
+        data.batch["advantages"], data.batch["returns"] = values, returns
+        return data
+
+    module.compute_advantage = compute_advantage
+    try:
+        yield
+    finally:
+        module.compute_advantage = own
