@@ -34,6 +34,8 @@ CORES = {
     "agents/dear": ("core.py",),
     "graphs/graphuat": ("core.py",),
     "fed/gadaphead": ("core.py", "grouping.py", "mixing.py"),
+    "policy/g2po": ("core.py", "theory.py"),
+    "policy/arc": ("core.py",),
 }
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Add: ast.Sub,

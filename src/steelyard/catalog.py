@@ -108,6 +108,20 @@ METHODS: tuple[Entry, ...] = (
         "Flower Strategy",
         "with whom a federated learner shares its decision head, and how strongly, in closed form",
     ),
+    Entry(
+        "g2po",
+        "policy",
+        "policy",
+        "plain arrays, TRL, verl",
+        "credit for each step of an agent from the graph of states that its rollouts visited",
+    ),
+    Entry(
+        "arc",
+        "policy",
+        "policy",
+        "text environments, TRL",
+        "an agent that states its progress and predicts what comes next, and is held to both",
+    ),
 )
 
 

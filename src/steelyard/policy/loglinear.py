@@ -146,7 +146,7 @@ class HashedSoftmax:
         chosen = np.cumsum(sizes) - sizes + np.array([trace.chosen for trace in traces])
         factors[chosen] += share
         bins = self._table[np.concatenate([trace.rows for trace in traces])]
-        return np.bincount(bins.ravel(), np.repeat(factors, bins.shape[1]), self._bins)
+        return np.asarray(np.bincount(bins.ravel(), np.repeat(factors, bins.shape[1]), self._bins), np.float64)
 
 
 def softmax(scores: Floats, starts: Ints, sizes: Ints, temperature: float) -> Floats:

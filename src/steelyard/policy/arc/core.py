@@ -123,13 +123,12 @@ def arc(
 
 def mixed(signals: Mapping[str, Floats], weights: Mapping[str, float]) -> Floats:
     """Return the weighted mean of each step's signals over those that it is scored on; NaN where there is none."""
-    total, weight = np.zeros(0), np.zeros(0)
-    for name, values in signals.items():
-        known = ~np.isnan(values)
-        total = np.where(known, values, 0.0) * weights[name] + (total if len(total) else 0.0)
-        weight = known * weights[name] + (weight if len(weight) else 0.0)
+    rows = [np.asarray(signals[name], np.float64) for name in weights]
+    known = [~np.isnan(values) for values in rows]
+    total = sum(weights[name] * np.where(ok, values, 0.0) for name, ok, values in zip(weights, known, rows, strict=True))
+    weight = sum(weights[name] * ok for name, ok in zip(weights, known, strict=True))
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(weight > 0, total / weight, np.nan)
+        return np.where(np.greater(weight, 0), np.divide(total, weight), np.nan)
 
 
 def coupled_returns(batch: StepBatch, signal: Floats, alpha: float, scale: float) -> Any:
