@@ -217,7 +217,7 @@ def token_offsets(tokenizer: Any, ids: Sequence[int]) -> list[tuple[int, int]]:
 def _likelihoods(
     model: Any, tokenizer: Any, contexts: list[list[int]], tokens: list[list[list[int]]], rows: int = 16
 ) -> list[torch.Tensor]:
-    """Return the log probability of each episode's candidates after its context."""
+    """Return the log probability of each episode's candidates after its context; only their logits are made."""
     flat = [
         (place, context + choice, len(choice)) for place, context in enumerate(contexts) for choice in tokens[place]
     ]
@@ -225,14 +225,17 @@ def _likelihoods(
     found: list[list[torch.Tensor]] = [[] for _ in contexts]
     for begin in range(0, len(flat), rows):
         part = flat[begin : begin + rows]
-        width = max(len(ids) for _, ids, _ in part)
-        batch = torch.tensor([ids + [pad] * (width - len(ids)) for _, ids, _ in part], device=model.device)
-        mask = torch.tensor([[1] * len(ids) + [0] * (width - len(ids)) for _, ids, _ in part], device=model.device)
+        width, longest = max(len(ids) for _, ids, _ in part), max(count for _, _, count in part)
+        batch = torch.tensor([[pad] * (width - len(ids)) + ids for _, ids, _ in part], device=model.device)
+        mask = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for _, ids, _ in part], device=model.device)
         with torch.no_grad():
-            logs = torch.log_softmax(model(input_ids=batch, attention_mask=mask).logits.float(), -1)
-        for row, (place, ids, count) in enumerate(part):
-            ahead = torch.arange(len(ids) - count - 1, len(ids) - 1, device=model.device)
-            found[place].append(logs[row, ahead, batch[row, ahead + 1]].sum().cpu())
+            logits = model(
+                input_ids=batch, attention_mask=mask, position_ids=(mask.cumsum(1) - 1).clamp(min=0),
+                logits_to_keep=longest + 1,
+            ).logits  # fmt: skip
+        logs = torch.log_softmax(logits[:, :-1].float(), -1).gather(-1, batch[:, -longest:, None])[..., 0]
+        for row, (place, _, count) in enumerate(part):
+            found[place].append(logs[row, longest - count :].sum().cpu())
     return [torch.stack(scores) for scores in found]
 
 

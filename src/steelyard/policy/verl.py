@@ -18,7 +18,7 @@ import numpy as np
 
 from steelyard.errors import InputError
 from steelyard.policy.advantages import gigpo
-from steelyard.policy.g2po.core import g2po
+from steelyard.policy.g2po.core import g2po_advantage
 from steelyard.policy.steps import StepBatch
 from steelyard.policy.tokens import broadcast_to_tokens
 

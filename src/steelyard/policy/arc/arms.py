@@ -11,7 +11,7 @@ import numpy as np
 
 from steelyard.contracts import Arm, Metric, Trace
 from steelyard.policy.advantages import accumulated, grpo
-from steelyard.policy.arc.core import arc, coupled_returns, coupled_steps, mixed
+from steelyard.policy.arc.core import arc_advantage, coupled_returns, coupled_steps, mixed
 from steelyard.policy.arc.heads import HEADS
 from steelyard.policy.groups import Floats, standardise
 from steelyard.policy.steps import StepBatch
@@ -83,7 +83,7 @@ def estimator(arm: str, config: Mapping[str, Any]) -> Callable[[StepBatch], Adva
 def _routed(batch: StepBatch, alpha: float, route: Any) -> dict[str, Floats]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the route, which is an arm's, and of groups that all fail
-        found = arc(batch, alpha=alpha, route=route)
+        found = arc_advantage(batch, alpha=alpha, route=route)
     return {name: found.for_segment(name) for name in ("progress", "action", "prediction")}
 
 

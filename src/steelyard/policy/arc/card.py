@@ -43,14 +43,14 @@ CARD = Card(
     ),
     usage=(
         "import numpy as np\n"
-        "from steelyard.policy import CommitmentFormat, StepBatch, arc\n"
+        "from steelyard.policy import CommitmentFormat, StepBatch, arc_advantage\n"
         "turn = '<progress>hold=none</progress><action>go to desk 1</action><predict>a pencil</predict>'\n"
         "print(CommitmentFormat().parse(turn).action)\n"
         "batch = StepBatch(\n"
         "    task=[0] * 4, traj=[0, 0, 1, 1], t=[0, 1, 0, 1], reward=[0, 10.0, 0, 0],\n"
         "    process={'progress': [1, 1, 1, 0], 'prediction': [0, 1, 0, np.nan]},\n"
         ")\n"
-        "print(arc(batch).for_segment('progress'), arc(batch).for_segment('action'))\n"
+        "print(arc_advantage(batch).for_segment('progress'), arc_advantage(batch).for_segment('action'))\n"
     ),
     claims=CLAIMS,
     limits=(

@@ -12,7 +12,7 @@ from steelyard.contracts import Arrays, BadInput, Conformance
 from steelyard.policy.advantages import grpo
 from steelyard.policy.arc import user
 from steelyard.policy.arc.commitment import CommitmentWrapper
-from steelyard.policy.arc.core import arc
+from steelyard.policy.arc.core import arc_advantage
 from steelyard.policy.arc.format import CommitmentFormat
 from steelyard.policy.arc.heads import CommitmentPolicy, committed
 from steelyard.policy.arc.report import inconsistency_report
@@ -37,7 +37,7 @@ def credited(batch: StepBatch) -> dict[str, Floats]:
     """Return ARC's advantages at its defaults, by segment."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = arc(batch)
+        found = arc_advantage(batch)
     return {name: np.asarray(found.for_segment(name)) for name in SEGMENTS}
 
 
@@ -66,18 +66,18 @@ def _batch(seed: int = 0, dtype: str = "float64") -> StepBatch:
 
 
 def _run(seed: int, dtype: str) -> Arrays:
-    found = arc(_batch(seed, dtype))
+    found = arc_advantage(_batch(seed, dtype))
     return {"outcome": found.outcome, "progress": found.progress, "prediction": found.prediction}
 
 
 def _noop() -> tuple[Arrays, Arrays]:
     """Without weight on the commitments it is GRPO."""
-    found, plain = arc(_batch(), alpha=0.0), grpo(_batch())
+    found, plain = arc_advantage(_batch(), alpha=0.0), grpo(_batch())
     return {"progress": found.progress, "step": found.step}, {"progress": plain, "step": plain}
 
 
 def _effect() -> tuple[Arrays, Arrays]:
-    return {"progress": arc(_batch()).progress}, {"progress": grpo(_batch())}
+    return {"progress": arc_advantage(_batch()).progress}, {"progress": grpo(_batch())}
 
 
 def _resumed() -> tuple[Arrays, Arrays]:
@@ -106,7 +106,7 @@ def _untouched() -> tuple[Arrays, Arrays]:
     inputs = steps_of(0)
     flat = {**{name: inputs[name] for name in ("task", "t", "reward")}, **inputs["process"]}
     before = {name: values.copy() for name, values in flat.items()}
-    arc(StepBatch(**inputs))
+    arc_advantage(StepBatch(**inputs))
     return before, flat
 
 
@@ -187,7 +187,7 @@ def _everywhere(batch: StepBatch) -> dict[str, Floats]:
     """Return one sum for every segment: the process part reaches commands."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return dict.fromkeys(SEGMENTS, np.asarray(arc(batch, route="step").step))
+        return dict.fromkeys(SEGMENTS, np.asarray(arc_advantage(batch, route="step").step))
 
 
 def _bad_inputs() -> tuple[BadInput, ...]:
@@ -195,13 +195,13 @@ def _bad_inputs() -> tuple[BadInput, ...]:
     infinite = {**good["process"], "progress": np.full(len(good["t"]), np.inf)}
     chain = KeyDoorChain()
     calls: tuple[tuple[str, Callable[[], object], str], ...] = (
-        ("a negative weight of the process", lambda: arc(_batch(), alpha=-0.1), "alpha"),
-        ("a weight that is not a number", lambda: arc(_batch(), alpha=float("nan")), "alpha"),
-        ("weights of one segment only", lambda: arc(_batch(), alpha={"progress": 0.1}), "alpha"),
-        ("a signal that is not there", lambda: arc(_batch(), weights={"plan": 1.0}), "plan"),
-        ("a negative share", lambda: arc(_batch(), weights={"progress": -1.0}), "weights"),
-        ("an unknown route", lambda: arc(_batch(), route="token"), "route"),  # type: ignore[arg-type]
-        ("an unknown group", lambda: arc(_batch(), group="batch"), "group"),  # type: ignore[arg-type]
+        ("a negative weight of the process", lambda: arc_advantage(_batch(), alpha=-0.1), "alpha"),
+        ("a weight that is not a number", lambda: arc_advantage(_batch(), alpha=float("nan")), "alpha"),
+        ("weights of one segment only", lambda: arc_advantage(_batch(), alpha={"progress": 0.1}), "alpha"),
+        ("a signal that is not there", lambda: arc_advantage(_batch(), weights={"plan": 1.0}), "plan"),
+        ("a negative share", lambda: arc_advantage(_batch(), weights={"progress": -1.0}), "weights"),
+        ("an unknown route", lambda: arc_advantage(_batch(), route="token"), "route"),  # type: ignore[arg-type]
+        ("an unknown group", lambda: arc_advantage(_batch(), group="batch"), "group"),  # type: ignore[arg-type]
         ("an infinite signal", lambda: StepBatch(**{**good, "process": infinite}), "process['progress']"),
         ("weights that name another reward", lambda: decoupled({"a": [1.0]}, [0], {"b": 1.0}), "weights"),
         ("rewards of another length", lambda: decoupled({"a": [1.0, 2.0]}, [0], {"a": 1.0}), "rewards"),

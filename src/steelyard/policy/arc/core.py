@@ -57,7 +57,7 @@ class ArcAdvantage:
         return self.signals.get(SEGMENTS.get(name, name), self.outcome)
 
 
-def arc(
+def arc_advantage(
     batch: StepBatch,
     *,
     weights: Mapping[str, float] = WEIGHTS,
@@ -125,7 +125,9 @@ def mixed(signals: Mapping[str, Floats], weights: Mapping[str, float]) -> Floats
     """Return the weighted mean of each step's signals over those that it is scored on; NaN where there is none."""
     rows = [np.asarray(signals[name], np.float64) for name in weights]
     known = [~np.isnan(values) for values in rows]
-    total = sum(weights[name] * np.where(ok, values, 0.0) for name, ok, values in zip(weights, known, rows, strict=True))
+    total = sum(
+        weights[name] * np.where(ok, values, 0.0) for name, ok, values in zip(weights, known, rows, strict=True)
+    )
     weight = sum(weights[name] * ok for name, ok in zip(weights, known, strict=True))
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(np.greater(weight, 0), np.divide(total, weight), np.nan)

@@ -9,7 +9,7 @@ import numpy as np
 
 from steelyard.policy.anchors import AnchorKey
 from steelyard.policy.arc.commitment import CommitmentWrapper, Tracker
-from steelyard.policy.arc.core import arc
+from steelyard.policy.arc.core import arc_advantage
 from steelyard.policy.arc.format import SEGMENTS, CommitmentFormat
 from steelyard.policy.arc.verifiers import Verifier
 from steelyard.policy.groups import Floats
@@ -63,5 +63,5 @@ class ARCTrainer(TurnGRPOTrainer):
 
     def turn_advantages(self, batch: StepBatch) -> dict[str, Floats]:
         """Return ARC's advantages by segment, (S,) each."""
-        found = arc(batch, **self.credit)
+        found = arc_advantage(batch, **self.credit)
         return {segment: np.asarray(found.for_segment(segment)) for segment in SEGMENTS}

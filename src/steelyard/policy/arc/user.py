@@ -18,7 +18,7 @@ from steelyard.contracts import CellInput, Measured, Task
 from steelyard.errors import InputError
 from steelyard.policy.advantages import grpo
 from steelyard.policy.arc.arms import OFFLINE
-from steelyard.policy.arc.core import arc, coupled_steps
+from steelyard.policy.arc.core import arc_advantage, coupled_steps
 from steelyard.policy.arc.report import inconsistency_report
 from steelyard.policy.groups import Floats, factorise, group_moments
 from steelyard.policy.steps import StepBatch
@@ -103,7 +103,7 @@ def _own_weight(arm: str, batch: StepBatch, name: str, alpha: float) -> float:
     credit: dict[str, Floats] = {
         "outcome": outcome,
         "coupled": np.asarray(coupled_steps(batch, signal, alpha, scale)),
-        "arc": np.asarray(arc(batch, alpha=alpha).signals[name]),
+        "arc": np.asarray(arc_advantage(batch, alpha=alpha).signals[name]),
     }
     added = credit[arm] - outcome
     task, tasks = factorise(batch.task)

@@ -9,7 +9,7 @@ import numpy as np
 
 from steelyard.contracts import Arm, Metric, Trace
 from steelyard.policy import advantages
-from steelyard.policy.g2po.core import g2po
+from steelyard.policy.g2po.core import g2po_advantage
 from steelyard.policy.groups import Floats
 from steelyard.policy.steps import StepBatch
 
@@ -69,4 +69,4 @@ def estimator(arm: str, config: dict[str, Any], draws: np.random.Generator) -> E
     if arm.startswith("gigpo"):
         return lambda batch: advantages.gigpo(batch, **chosen)
     more = {name: config[name] for name in ("parts", "lam", "min_std", "weighting") if name in config}
-    return lambda batch: g2po(batch, **chosen, **more)
+    return lambda batch: g2po_advantage(batch, **chosen, **more)

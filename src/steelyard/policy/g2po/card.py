@@ -42,12 +42,12 @@ CARD = Card(
     ),
     usage=(
         "import numpy as np\n"
-        "from steelyard.policy import StepBatch, alias_report, g2po, grpo\n"
+        "from steelyard.policy import StepBatch, alias_report, g2po_advantage, grpo\n"
         "batch = StepBatch(\n"
         "    task=[0] * 6, traj=[0, 0, 0, 1, 1, 1], t=[0, 1, 2, 0, 1, 2],\n"
         "    reward=[0, 0, 10.0, 0, 0, 0], anchor=['A', 'B', 'C', 'A', 'B', 'B'],\n"
         ")\n"
-        "print(np.round(g2po(batch), 2), np.round(grpo(batch), 2))\n"
+        "print(np.round(g2po_advantage(batch), 2), np.round(grpo(batch), 2))\n"
         "print(alias_report(batch).lines())\n"
     ),
     claims=CLAIMS,

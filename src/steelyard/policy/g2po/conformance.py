@@ -13,7 +13,7 @@ from steelyard.policy.advantages import gigpo, grpo, rloo
 from steelyard.policy.chain import KeyDoorChain, Wanderer, exact_values
 from steelyard.policy.g2po import user
 from steelyard.policy.g2po.cells import correlation, exact_advantages
-from steelyard.policy.g2po.core import g2po
+from steelyard.policy.g2po.core import g2po_advantage
 from steelyard.policy.g2po.theory import edge_variance_bound
 from steelyard.policy.groups import Floats
 from steelyard.policy.household.generate import generate_games
@@ -32,7 +32,7 @@ _LEAST, _MORE = 0.35, 0.15
 
 def credited(batch: StepBatch) -> Floats:
     """Return G2PO's credit at its defaults."""
-    return np.asarray(g2po(batch))
+    return np.asarray(g2po_advantage(batch))
 
 
 def steps_of(seed: int, dtype: str = "float64") -> dict[str, Any]:
@@ -51,16 +51,16 @@ def _batch(seed: int = 0, dtype: str = "float64") -> StepBatch:
 
 
 def _run(seed: int, dtype: str) -> Arrays:
-    return {"advantage": g2po(_batch(seed, dtype)), "gigpo": gigpo(_batch(seed, dtype))}
+    return {"advantage": g2po_advantage(_batch(seed, dtype)), "gigpo": gigpo(_batch(seed, dtype))}
 
 
 def _noop() -> tuple[Arrays, Arrays]:
     """Without weight on the graph it is GRPO."""
-    return {"advantage": g2po(_batch(), w=0.0)}, {"advantage": grpo(_batch())}
+    return {"advantage": g2po_advantage(_batch(), w=0.0)}, {"advantage": grpo(_batch())}
 
 
 def _effect() -> tuple[Arrays, Arrays]:
-    return {"advantage": g2po(_batch())}, {"advantage": grpo(_batch())}
+    return {"advantage": g2po_advantage(_batch())}, {"advantage": grpo(_batch())}
 
 
 def _resumed() -> tuple[Arrays, Arrays]:
@@ -86,7 +86,7 @@ def _resumed() -> tuple[Arrays, Arrays]:
 def _untouched() -> tuple[Arrays, Arrays]:
     inputs = steps_of(0)
     before = {name: values.copy() for name, values in inputs.items()}
-    g2po(StepBatch(**inputs), return_info=True)
+    g2po_advantage(StepBatch(**inputs), return_info=True)
     return before, inputs
 
 
@@ -166,12 +166,12 @@ def _bad_inputs() -> tuple[BadInput, ...]:
         ("a reward that is not a number", made(reward=nan), "reward: row 3"),
         ("anchors of another length", made(anchor=[0]), "anchor"),
         ("an anchor that is a list", made(anchor=[[1]] * len(twice)), "anchor: row 0"),
-        ("a discount above 1", lambda: g2po(_batch(), gamma=1.5), "gamma"),
-        ("a negative weight", lambda: g2po(_batch(), w=-1.0), "w must"),
-        ("an unknown part", lambda: g2po(_batch(), parts=("nodes",)), "parts"),
-        ("an unknown norm", lambda: g2po(_batch(), norm="max"), "norm"),  # type: ignore[arg-type]
-        ("terminal values of another length", lambda: g2po(_batch(), terminal_value=[1.0]), "terminal_value"),
-        ("steps without anchors", lambda: g2po(StepBatch(**{**good, "anchor": None})), "anchor"),
+        ("a discount above 1", lambda: g2po_advantage(_batch(), gamma=1.5), "gamma"),
+        ("a negative weight", lambda: g2po_advantage(_batch(), w=-1.0), "w must"),
+        ("an unknown part", lambda: g2po_advantage(_batch(), parts=("nodes",)), "parts"),
+        ("an unknown norm", lambda: g2po_advantage(_batch(), norm="max"), "norm"),  # type: ignore[arg-type]
+        ("terminal values of another length", lambda: g2po_advantage(_batch(), terminal_value=[1.0]), "terminal_value"),
+        ("steps without anchors", lambda: g2po_advantage(StepBatch(**{**good, "anchor": None})), "anchor"),
         ("a node without visits", lambda: edge_variance_bound(1.0, 0, 2), "n_src"),
         ("rollouts too few to divide", lambda: user.user_task(episodes), "at least 4 rollouts"),
     )

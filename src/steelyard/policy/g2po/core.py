@@ -68,7 +68,7 @@ class G2POInfo(NamedTuple):
     warnings: tuple[str, ...]
 
 
-def g2po(
+def g2po_advantage(
     batch: StepBatch,
     *,
     gamma: float = GAMMA,

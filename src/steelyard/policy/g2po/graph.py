@@ -12,7 +12,7 @@ from steelyard.errors import InputError
 from steelyard.extras import require
 from steelyard.policy.advantages import GAMMA
 from steelyard.policy.anchors import AliasReport, alias_report
-from steelyard.policy.g2po.core import g2po
+from steelyard.policy.g2po.core import g2po_advantage
 from steelyard.policy.groups import Floats, Ints, factorise
 from steelyard.policy.steps import StepBatch
 
@@ -67,7 +67,7 @@ class TransitionGraph:
                 f"task: name one of the {len(known)} tasks, such as {next(iter(known), None)!r}; got {task!r}"
             )
         part = batch.select(np.array([name == task for name in tasks]))
-        info = g2po(part, gamma=gamma, return_info=True)
+        info = g2po_advantage(part, gamma=gamma, return_info=True)
         count = len(info.value) + 1
         codes, total = factorise(info.node * count + info.next_node + 1)
         first = np.zeros(total, np.int64)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from steelyard.policy.anchors import AnchorKey
-from steelyard.policy.g2po.core import g2po
+from steelyard.policy.g2po.core import g2po_advantage
 from steelyard.policy.groups import Floats
 from steelyard.policy.steps import StepBatch
 from steelyard.policy.trl import Candidates, EpisodeRollout, MakeEnv, TurnGRPOTrainer
@@ -47,4 +47,4 @@ class G2POTrainer(TurnGRPOTrainer):
 
     def turn_advantages(self, batch: StepBatch) -> Floats:
         """Return G2PO's advantages, (S,)."""
-        return np.asarray(g2po(batch, **self.credit))
+        return np.asarray(g2po_advantage(batch, **self.credit))
