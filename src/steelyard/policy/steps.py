@@ -64,9 +64,9 @@ class StepBatch:
         traj: Which rollout; its steps all belong to one task.
         t: Number of the step in its rollout, from 0 (or from 1 in all), without gaps.
         reward: Reward that the environment gave for the step; a rollout's return is their sum.
-        anchor: The state in which the action was taken; equal keys are one node. Needed by `gigpo` and `g2po`.
+        anchor: The state in which the action was taken; equal keys are one node. Needed by `gigpo` and `g2po_advantage`.
         valid: Whether the action was valid; None: all were.
-        process: Further signals by name, NaN where a step is not scored; used by `arc`.
+        process: Further signals by name, NaN where a step is not scored; used by `arc_advantage`.
         success: Whether the rollout of this step succeeded.
         truncated: Whether the rollout of this step was cut off by a limit of time.
 

@@ -22,7 +22,7 @@ from steelyard.policy.g2po.core import g2po_advantage
 from steelyard.policy.steps import StepBatch
 from steelyard.policy.tokens import broadcast_to_tokens
 
-ESTIMATORS: Mapping[str, Callable[..., Any]] = {"g2po": g2po, "gigpo": gigpo}
+ESTIMATORS: Mapping[str, Callable[..., Any]] = {"g2po": g2po_advantage, "gigpo": gigpo}
 _MODULE = "verl.trainer.ppo.ray_trainer"
 _NEEDED = ("uid", "traj_uid", "anchor_obs")
 

@@ -22,7 +22,7 @@ from steelyard.policy.advantages import (
     check_number,
     episode_advantage,
 )
-from steelyard.policy.groups import Floats, Ints, Norm, standardise
+from steelyard.policy.groups import Floats, Ints, Norm, group_moments, standardise
 from steelyard.policy.steps import StepBatch
 
 PARTS = ("ep", "nc", "ec")
@@ -161,7 +161,7 @@ def node_values(batch: StepBatch, *, gamma: float = GAMMA, weighting: Weighting 
     nodes, count = batch.nodes
     visits = gamma ** layout.to_go.astype(np.float64) * batch.returns[layout.traj]
     if weighting == "visits":
-        return np.bincount(nodes, visits, count) / np.maximum(np.bincount(nodes, minlength=count), 1)
+        return group_moments(visits, nodes, count).mean  # exact where all visits are worth the same
     pairs, firsts, inverse = _pairs(batch)
     own = np.bincount(inverse, visits, len(pairs)) / np.bincount(inverse, minlength=len(pairs))
     of = nodes[firsts]
