@@ -98,7 +98,9 @@ def test_commands_are_drawn_by_their_probabilities():
     env = GAMES[0].make_env()
     observation, info = env.reset()
     memory, count = policy.begin(observation, info), 4000
-    turns = policy.act([memory] * count, [observation] * count, [info["admissible"]] * count, np.random.default_rng(0), 1)
+    turns = policy.act(
+        [memory] * count, [observation] * count, [info["admissible"]] * count, np.random.default_rng(0), 1
+    )
     seen = np.bincount([turn.trace.chosen for turn in turns], minlength=len(info["admissible"]))
     assert chisquare(seen, turns[0].trace.probabilities * count).pvalue > 1e-4
     greedy = policy.act([memory], [observation], [info["admissible"]], np.random.default_rng(0), 0.0)[0]

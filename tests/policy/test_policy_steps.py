@@ -45,7 +45,9 @@ def test_what_does_not_belong_together_is_refused(change, names):
 
 
 def test_arrays_may_be_anchors_and_names_may_be_anything():
-    one = StepBatch(**{**GOOD, "anchor": [np.zeros(2), np.ones(2)] * 2, "task": [("a", 1)] * 4, "traj": ["x", "x", 3, 3]})
+    one = StepBatch(
+        **{**GOOD, "anchor": [np.zeros(2), np.ones(2)] * 2, "task": [("a", 1)] * 4, "traj": ["x", "x", 3, 3]}
+    )
     assert one.nodes[1] == 2
     assert len(one) == 4
     assert StepBatch(**{**GOOD, "t": [1, 2, 1, 2]}).layout.lengths.tolist() == [2, 2]
@@ -59,7 +61,10 @@ def test_no_steps_are_a_batch():
 def test_episodes_become_rows():
     batch = StepBatch.from_episodes(
         [
-            [{"reward": 0, "anchor": "a", "process": {"progress": None}}, {"reward": 1, "anchor": "b", "success": True}],
+            [
+                {"reward": 0, "anchor": "a", "process": {"progress": None}},
+                {"reward": 1, "anchor": "b", "success": True},
+            ],
             [{"reward": 0, "anchor": "a", "valid": False, "process": {"progress": 1}}],
         ]
     )

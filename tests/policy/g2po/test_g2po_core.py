@@ -67,7 +67,9 @@ def slow(batch, gamma=0.95, w=1.0, norm="std", stats="trajectory", penalty=0.1, 
     for task in set(batch.task.tolist()):
         rows = [row for row in range(len(batch)) if batch.task[row] == task]
         trajs = sorted({int(batch.traj[row]) for row in rows})
-        steps = {traj: sorted((row for row in rows if batch.traj[row] == traj), key=lambda r: batch.t[r]) for traj in trajs}
+        steps = {
+            traj: sorted((row for row in rows if batch.traj[row] == traj), key=lambda r: batch.t[r]) for traj in trajs
+        }
         result = {traj: sum(batch.reward[row] for row in steps[traj]) for traj in trajs}
         visits = {}
         for traj in trajs:

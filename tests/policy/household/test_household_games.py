@@ -103,7 +103,9 @@ def test_a_random_player_meets_the_rules(which, seed):
         assert offered == sorted(set(offered))
         assert {"look", "inventory", "help"} <= set(offered)
         held = env.held >= 0
-        assert held == any(command.startswith("examine") and command[8:] in env.rules.object_names for command in offered)
+        assert held == any(
+            command.startswith("examine") and command[8:] in env.rules.object_names for command in offered
+        )
         assert not (held and any(command.startswith("take ") for command in offered))
         command = offered[draws.integers(len(offered))]
         other = copy.deepcopy(env)
@@ -263,7 +265,12 @@ def test_a_file_of_ones_own(tmp_path):
     path = folder / "game.tw-pddl"
     path.write_text(json.dumps(good))
     game = HouseholdGame.from_tw_pddl(path)
-    assert (game.task, game.kind, game.split, game.optimal_steps) == ("hold it.", "pick_and_place_simple", "valid_seen", 1)
+    assert (game.task, game.kind, game.split, game.optimal_steps) == (
+        "hold it.",
+        "pick_and_place_simple",
+        "valid_seen",
+        1,
+    )
     assert load_household_games("valid_seen", folder=tmp_path)[0].trial == "trial_1"
     for field, value in (("pddl_problem", 1), ("grammar", "none"), ("walkthrough", [1])):
         path.write_text(json.dumps({**good, field: value}))
