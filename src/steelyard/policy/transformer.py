@@ -68,7 +68,8 @@ class _Network(nn.Module):
         state = (read * kept).sum(1) / kept.sum(1)
         used = (commands != self.padding).unsqueeze(-1)
         words = (self.embedding(commands) * used).sum(1) / used.sum(1)
-        return (state[owner] * self.command(words)).sum(-1) / self.width**0.5
+        scores: Tensor = (state[owner] * self.command(words)).sum(-1) / self.width**0.5
+        return scores
 
 
 class TransformerPolicy:

@@ -193,12 +193,12 @@ class EmbeddingVerifier:
     """Cosine of a claim and the last observation in an encoder's space, at least 0.
 
     Args:
-        embedder: An encoder of :mod:`steelyard.models`: ``embed(texts)`` returns rows.
+        embedder: An encoder of :mod:`steelyard.models`: ``encode(texts)`` returns rows.
     """
 
     def __init__(self, embedder: Any) -> None:
-        if not hasattr(embedder, "embed"):
-            raise InputError("embedder must have a method embed(texts), as the encoders of steelyard.models do")
+        if not hasattr(embedder, "encode"):
+            raise InputError("embedder must have a method encode(texts), as the encoders of steelyard.models do")
         self.embedder = embedder
 
     def __call__(self, claim: str, evidence: Evidence) -> float:
@@ -207,7 +207,7 @@ class EmbeddingVerifier:
             return math.nan
         if not content_words(claim) or (evidence.previous and copies(claim, evidence.previous)):
             return 0.0
-        one, two = np.asarray(self.embedder.embed([claim, evidence.observations[-1]]), dtype=np.float64)
+        one, two = np.asarray(self.embedder.encode([claim, evidence.observations[-1]]), dtype=np.float64)
         length = float(np.linalg.norm(one) * np.linalg.norm(two))
         return float(np.clip(one @ two / length, 0.0, 1.0)) if length > 0 else 0.0
 
