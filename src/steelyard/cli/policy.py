@@ -61,12 +61,14 @@ def advantages(
         raise InputError(
             f"--method: '{method}' is not known; there are {', '.join(METHODS)}.{did_you_mean(method, METHODS)}"
         )
+    home = require("steelyard.policy.trajectories", "policy")
+    if output is not None:
+        home.check_ending(output)  # before any work
     episodes = _read(file, anchor, needed=method in ("gigpo", "g2po"))
     batch = require("steelyard.policy.steps", "policy").StepBatch.from_episodes(episodes)
     settings = {"gamma": gamma, "w": w, "norm": norm, "parts": tuple(parts.split(",")), "lam": lam, "alpha": alpha}
     columns = {**_names(episodes), **_computed(method, batch, settings)}
     if output is not None:
-        home = require("steelyard.policy.trajectories", "policy")
         typer.echo(f"{several(len(batch), 'step')}: {home.write_table(output, columns).resolve()}", err=True)
     if json:
         print_json([dict(zip(columns, row, strict=True)) for row in zip(*map(_plain, columns.values()), strict=True)])

@@ -402,7 +402,7 @@ def _alfworld_games() -> Dataset:
     # In a mirror only: 874 of the official game files, packed into one.
     return Dataset(
         "alfworld_games",
-        "ALFWorld household games: 600 to train on, 140 and 134 to validate on",
+        "ALFWorld text games, PDDL form: 600 train, 140 valid_seen, 134 valid_unseen",
         "policy",
         "MIT",
         "Shridhar, Yuan, Côté, Bisk, Trischler, Hausknecht (2021), ALFWorld, copyright 2020 Mohit Shridhar and others, "

@@ -94,40 +94,38 @@ def collect(
     memories = [policy.begin(observation, info) for observation, info in begun]
     live = list(range(len(envs)))
     while live:
-        turns = policy.act(
-            [memories[n] for n in live],
-            [seen[n] for n in live],
-            [infos[n]["admissible"] for n in live],
-            rng,
-            temperature,
-        )
+        offered = [infos[n]["admissible"] for n in live]
+        turns = policy.act([memories[n] for n in live], [seen[n] for n in live], offered, rng, temperature)
         going = []
         for number, turn in zip(live, turns, strict=True):
-            task, env = envs[number]
-            before, info = seen[number], infos[number]
-            anchor = info["anchor"] if "anchor" in info else env.state_key()
-            after, reward, terminated, truncated, following = env.step(turn.command)
-            episodes[number].append(
-                {
-                    "task": task,
-                    "traj": number,
-                    "t": len(episodes[number]),
-                    "observation": before,
-                    "anchor": anchor,
-                    "admissible": info["admissible"],
-                    "action": turn.command,
-                    "reward": float(reward),
-                    "valid": following.get("valid", True),
-                    "success": bool(following.get("won", False)),
-                    "truncated": bool(truncated),
-                    "process": following.get("process", {}),
-                    "next_observation": after,
-                    "trace": turn.trace,
-                }
-            )
-            policy.observe(memories[number], turn, after, following)
-            seen[number], infos[number] = after, following
-            if not (terminated or truncated):
+            step, over, following = _taken(*envs[number], turn, seen[number], infos[number])
+            episodes[number].append({**step, "traj": number, "t": len(episodes[number])})
+            seen[number], infos[number] = step["next_observation"], following
+            policy.observe(memories[number], turn, seen[number], following)
+            if not over:
                 going.append(number)
         live = going
     return episodes
+
+
+def _taken(
+    task: Hashable, env: TextEnv, turn: Turn, seen: str, info: dict[str, Any]
+) -> tuple[dict[str, Any], bool, dict[str, Any]]:
+    """Carry out a turn; return its step, whether the episode has ended, and the ``info`` that follows."""
+    anchor = info["anchor"] if "anchor" in info else env.state_key()
+    after, reward, terminated, truncated, following = env.step(turn.command)
+    step = {
+        "task": task,
+        "observation": seen,
+        "anchor": anchor,
+        "admissible": info["admissible"],
+        "action": turn.command,
+        "reward": float(reward),
+        "valid": following.get("valid", True),
+        "success": bool(following.get("won", False)),
+        "truncated": bool(truncated),
+        "process": following.get("process", {}),
+        "next_observation": after,
+        "trace": turn.trace,
+    }
+    return step, bool(terminated or truncated), following

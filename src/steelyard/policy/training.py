@@ -141,31 +141,21 @@ def train_household(
     Raises:
         InputError: A number below 1, or fewer games than tasks.
     """
-    for name, number in (("iterations", iterations), ("tasks", tasks), ("rollouts", rollouts)):
-        if number < 1:
-            raise InputError(f"{name} must be at least 1, got {number}")
-    if len(games) < tasks:
-        raise InputError(f"games: {len(games)} are fewer than the {tasks} tasks of an iteration")
+    _check(iterations, tasks, rollouts, len(games))
     streams = streams or Streams.of(seed)
     log, began = TrainingLog(), time.process_time()
 
-    def environment(game: Game, reward: float) -> TextEnv:
+    def environment(game: Game) -> TextEnv:
         env = game.make_env(max_steps=max_steps, reward=reward)
         return anchored(env if wrap is None else wrap(env), anchor)
 
     for number in range(1, iterations + 1):
         drawn = streams.tasks.choice(len(games), tasks, replace=False).tolist()
-        envs = [(task, environment(games[task], reward)) for task in drawn for _ in range(rollouts)]
+        envs = [(task, environment(games[task])) for task in drawn for _ in range(rollouts)]
         episodes = collect(envs, policy, streams.actions, temperature=temperature)
-        batch = StepBatch.from_episodes(episodes)
-        started = time.process_time()
-        advantages = estimator(batch)
-        log.advantage_seconds += time.process_time() - started
-        policy.ascend([step["trace"] for episode in episodes for step in episode], advantages)
-        log.train_success.append(float(np.mean([episode[-1]["success"] for episode in episodes])))
-        log.steps += len(batch)
+        done = _learned(number, episodes, policy, estimator, log)
         if on_iteration is not None:
-            on_iteration(Iteration(number, batch, episodes, advantages))
+            on_iteration(done)
         if len(evaluate_on) and (number == iterations or (evaluate_every and number % evaluate_every == 0)):
             rate, played = evaluate(policy, evaluate_on, streams.evaluation, max_steps=max_steps, wrap=wrap)
             log.evaluations.append(Evaluation(number, rate, played))
@@ -173,6 +163,26 @@ def train_household(
             progress(number, iterations)
     log.seconds = time.process_time() - began
     return log
+
+
+def _check(iterations: int, tasks: int, rollouts: int, games: int) -> None:
+    for name, number in (("iterations", iterations), ("tasks", tasks), ("rollouts", rollouts)):
+        if number < 1:
+            raise InputError(f"{name} must be at least 1, got {number}")
+    if games < tasks:
+        raise InputError(f"games: {games} are fewer than the {tasks} tasks of an iteration")
+
+
+def _learned(number: int, episodes: list[Episode], policy: Policy, estimator: Estimator, log: TrainingLog) -> Iteration:
+    """Take one step up the gradient and write down what it was made of."""
+    batch = StepBatch.from_episodes(episodes)
+    started = time.process_time()
+    advantages = estimator(batch)
+    log.advantage_seconds += time.process_time() - started
+    policy.ascend([step["trace"] for episode in episodes for step in episode], advantages)
+    log.train_success.append(float(np.mean([episode[-1]["success"] for episode in episodes])))
+    log.steps += len(batch)
+    return Iteration(number, batch, episodes, advantages)
 
 
 def evaluate(

@@ -16,6 +16,7 @@ from steelyard.policy.steps import StepBatch
 
 AnchorField = Literal["anchor", "observation", "history"]
 _TEXTS = ("observation", "action", "next_observation")
+_ENDINGS = (".csv", ".jsonl", ".parquet")
 _FLAGS = ("valid", "success", "truncated")
 
 
@@ -167,10 +168,8 @@ def write_table(path: str | os.PathLike[str], columns: Mapping[str, Sequence[Any
         InputError: Another ending, or the file cannot be written.
         MissingExtraError: Parquet without pyarrow.
     """
-    path = Path(path)
+    path = check_ending(path)
     writers = {".csv": _csv, ".jsonl": _jsonl, ".parquet": _parquet}
-    if path.suffix.lower() not in writers:
-        raise InputError(f"{path.name}: it must end in {', '.join(writers)}")
     part = path.with_name(path.name + ".part")
     try:
         writers[path.suffix.lower()](part, columns)
@@ -178,6 +177,14 @@ def write_table(path: str | os.PathLike[str], columns: Mapping[str, Sequence[Any
     except OSError as error:
         part.unlink(missing_ok=True)
         raise InputError(f"{path} cannot be written ({error.strerror})") from None
+    return path
+
+
+def check_ending(path: str | os.PathLike[str]) -> Path:
+    """Return the path if :func:`write_table` can write such a file; raises InputError otherwise."""
+    path = Path(path)
+    if path.suffix.lower() not in _ENDINGS:
+        raise InputError(f"{path.name}: it must end in {', '.join(_ENDINGS)}")
     return path
 
 

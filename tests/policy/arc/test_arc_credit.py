@@ -133,7 +133,9 @@ def test_the_rivals_normalise_once():
 
 
 def test_the_arms_of_the_bench():
-    parts = {f"progress.{name}": (batch().process["progress"] > 0.5).astype(float) for name in ("hold", "done", "placed")}
+    parts = {
+        f"progress.{name}": (batch().process["progress"] > 0.5).astype(float) for name in ("hold", "done", "placed")
+    }
     one = batch(**parts)
     outcome = grpo(one)
     for arm in ("outcome", "true_state", "coupled"):
@@ -163,7 +165,11 @@ def test_a_turn_in_good_form():
         ("<action>a</action>", "'predict' is missing", "a"),
         ("<progress>p<action>a</action></progress><predict>b</predict>", "'action' begins inside 'progress'", None),
         ("<progress>p</progress><think><action>x</action></think><predict>b</predict>", "begins inside 'think'", None),
-        ("<progress>p</progress><action>a</action><action>b</action><predict>c</predict>", "'action' is there twice", None),
+        (
+            "<progress>p</progress><action>a</action><action>b</action><predict>c</predict>",
+            "'action' is there twice",
+            None,
+        ),
         ("<progress>p</progress><action>a", "'action' is not closed", None),
         ("</action>", "'action' is closed but was not opened", None),
         ("<progress>p</progress><action>a</action><predict>b</predict><think>", "'think' is not closed", "a"),

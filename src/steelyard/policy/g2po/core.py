@@ -116,40 +116,46 @@ def g2po_advantage(
         InputError: The steps have no anchors, or an argument is out of its range.
     """
     chosen = _checked_parts(parts)
-    for name, number in (("w", w), ("invalid_penalty", invalid_penalty), ("min_std", min_std)):
-        check_number(name, number, low=0.0)
-    check_number("gamma", gamma, low=0.0, high=1.0, above=True)
-    check_number("lam", lam, low=0.0, high=1.0)
+    _check(gamma=gamma, w=w, lam=lam, invalid_penalty=invalid_penalty, min_std=min_std)
     check_choice("weighting", weighting, ("visits", "trajectories"))
-    layout = batch.layout
-    nodes, count = batch.nodes
-    penalty = None if batch.valid is None else np.where(batch.valid[layout.order], 0.0, invalid_penalty)
-    empty = np.zeros(len(batch))
-    ep = empty
-    if "ep" in chosen:
-        ep = episode_advantage(batch, norm=norm, episode_stats=episode_stats, penalty=penalty, min_std=min_std)
     check_choice("norm", norm, ("std", "mean"))
+    layout, (nodes, count) = batch.layout, batch.nodes
+    penalty = None if batch.valid is None else np.where(batch.valid[layout.order], 0.0, invalid_penalty)
     value = node_values(batch, gamma=gamma, weighting=weighting)
     next_value, delta = _next_values(batch, value, terminal_value, bootstrap)
-    nc = ec = empty
+    ep = nc = ec = np.zeros(len(batch))
+    if "ep" in chosen:
+        ep = episode_advantage(batch, norm=norm, episode_stats=episode_stats, penalty=penalty, min_std=min_std)
     if w and "nc" in chosen:
         led_to = next_value if penalty is None else next_value - penalty
         nc = standardise(led_to, nodes, count, norm=norm, min_std=min_std)
     if w and "ec" in chosen:
         ec = standardise(accumulated(batch, delta, lam), layout.task, layout.tasks, norm=norm, min_std=min_std)
-    total = ep
-    if w and ("nc" in chosen or "ec" in chosen):
-        graph = nc + ec if {"nc", "ec"} <= chosen else (nc if "nc" in chosen else ec)
-        graph = graph if w == 1 else w * graph
-        total = ep + graph if "ep" in chosen else graph
     size = np.bincount(nodes, minlength=count)
     said = _oddities(batch, size)
     for sentence in said:
         warnings.warn(sentence, stacklevel=2)
-    advantage = batch.per_row(total)
+    advantage = batch.per_row(_total({"ep": ep, "nc": nc, "ec": ec}, chosen, w))
     if not return_info:
         return advantage
     return _info(batch, advantage, (value, size), (next_value, delta, ep, nc, ec), said)
+
+
+def _total(terms: dict[str, Floats], chosen: set[str], w: float) -> Floats:
+    """Return the weighted sum; a term of weight 0 is left out, not multiplied, so that GRPO stays bit for bit."""
+    graph = [terms[name] for name in ("nc", "ec") if w and name in chosen]
+    if not graph:
+        return terms["ep"]
+    total = graph[0] if len(graph) == 1 else graph[0] + graph[1]
+    total = total if w == 1 else w * total
+    return terms["ep"] + total if "ep" in chosen else total
+
+
+def _check(*, gamma: float, w: float, lam: float, invalid_penalty: float, min_std: float) -> None:
+    for name, number in (("w", w), ("invalid_penalty", invalid_penalty), ("min_std", min_std)):
+        check_number(name, number, low=0.0)
+    check_number("gamma", gamma, low=0.0, high=1.0, above=True)
+    check_number("lam", lam, low=0.0, high=1.0)
 
 
 def node_values(batch: StepBatch, *, gamma: float = GAMMA, weighting: Weighting = "visits") -> Floats:
