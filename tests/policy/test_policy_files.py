@@ -29,8 +29,8 @@ from steelyard.policy.chain import KeyDoorChain, Wanderer
 from steelyard.policy.g2po import user
 from steelyard.policy.g2po.graph import END
 from steelyard.policy.g2po.picture import MOST_NODES, graph_picture, words
-from steelyard.policy.trajectories import anchored_episodes, write_table
 from steelyard.policy.training import anchored
+from steelyard.policy.trajectories import anchored_episodes, write_table
 from steelyard.policy.verl import row_batch
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")

@@ -1,5 +1,6 @@
 """Policies that learn: gradients against differences, sampling against the softmax, credit that teaches, the chain."""
 
+import itertools
 import warnings
 
 import numpy as np
@@ -207,7 +208,7 @@ def test_one_episode():
     assert 1 <= len(episode) <= 5
     assert episode[0]["task"] == "mine"
     assert [step["t"] for step in episode] == list(range(len(episode)))
-    for before, after in zip(episode, episode[1:], strict=False):
+    for before, after in itertools.pairwise(episode):
         assert before["next_observation"] == after["observation"]
 
 
@@ -219,7 +220,7 @@ def test_the_chain_is_what_it_says():
     assert len(way) == optimal_steps((1, False)) + 0
     for place, command in enumerate(way):
         assert command in info["admissible"]
-        observation, reward, won, cut, info = env.step(command)
+        observation, reward, won, _cut, info = env.step(command)
         assert won == (place == len(way) - 1)
     assert reward == 10.0
     with pytest.raises(InputError, match="ended"):

@@ -15,7 +15,7 @@ def test_it_imitates_and_trains_in_the_same_loop():
     policy = TransformerPolicy(learning_rate=1e-2)
     start, _ = evaluate(policy, GAMES, np.random.default_rng(0), max_steps=12)
     policy.fit_bc(GAMES, 40)
-    after, episodes = evaluate(policy, GAMES, np.random.default_rng(0), temperature=0.0, max_steps=12)
+    after, _episodes = evaluate(policy, GAMES, np.random.default_rng(0), temperature=0.0, max_steps=12)
     assert after >= start + 0.5
     before = policy.copy()
     log = train_household(policy, GAMES, g2po_advantage, iterations=1, tasks=2, rollouts=4, max_steps=12)

@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
-import torch  # noqa: E402
-from datasets import Dataset  # noqa: E402
-from peft import LoraConfig  # noqa: E402
-from trl import GRPOConfig  # noqa: E402
+import torch
+from datasets import Dataset
+from peft import LoraConfig
+from trl import GRPOConfig
 
-from steelyard.errors import InputError  # noqa: E402
-from steelyard.models import smollm2 as weights  # noqa: E402
-from steelyard.policy import ARCTrainer, CommitmentFormat, G2POTrainer, RuleVerifier, StepBatch, g2po_advantage  # noqa: E402
-from steelyard.policy.household.generate import generate_games  # noqa: E402
-from steelyard.policy.household.tracker import HouseholdTracker  # noqa: E402
-from steelyard.policy.tokens import broadcast_to_tokens  # noqa: E402
-from steelyard.policy.trl import EpisodeRollout, admissible, token_advantages, token_offsets  # noqa: E402
+from steelyard.errors import InputError
+from steelyard.models import smollm2 as weights
+from steelyard.policy import ARCTrainer, CommitmentFormat, G2POTrainer, RuleVerifier, StepBatch, g2po_advantage
+from steelyard.policy.household.generate import generate_games
+from steelyard.policy.household.tracker import HouseholdTracker
+from steelyard.policy.tokens import broadcast_to_tokens
+from steelyard.policy.trl import EpisodeRollout, admissible, token_advantages, token_offsets
 
 
 class NearTheEnd:

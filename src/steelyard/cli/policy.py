@@ -195,7 +195,8 @@ def _groups(episodes: list[Any]) -> Iterator[str]:
     for episode in episodes:
         tasks.setdefault(episode[0].get("task", 0), []).append(sum(step["reward"] for step in episode))
     flat = sum(len(set(returns)) == 1 for returns in tasks.values())
-    yield f"{several(len(tasks), 'task')}, {several(len(episodes), 'rollout')}, {several(sum(map(len, episodes)), 'step')}"
+    steps = several(sum(map(len, episodes)), "step")
+    yield f"{several(len(tasks), 'task')}, {several(len(episodes), 'rollout')}, {steps}"
     if flat:
         yield f"{several(flat, 'task')} with equal returns in all rollouts: the episode's part is 0 there"
 
@@ -213,7 +214,8 @@ def _summary(episodes: list[Any], columns: dict[str, Any]) -> Iterator[str]:
         ranked = sorted(rows, key=lambda row: (-values[row], row))
         for row in dict.fromkeys((*ranked[:2], *ranked[-2:])):
             action = printable(str(steps[row].get("action", "")))[:60]
-            yield f"  {values[row]:+7.3f}  rollout {printable(columns['traj'][row])[:20]}, step {columns['t'][row]}: {action}"
+            where = f"rollout {printable(columns['traj'][row])[:20]}, step {columns['t'][row]}"
+            yield f"  {values[row]:+7.3f}  {where}: {action}"
     if len(by_task) > _SHOWN:
         yield f"{len(by_task) - _SHOWN} tasks more; -o FILE writes every step"
 

@@ -102,8 +102,10 @@ class AliasReport(NamedTuple):
             "not known (no admissible actions given)" if self.aliased_share is None else f"{self.aliased_share:.0%}"
         )
         return [
-            f"{self.steps:,} steps at {self.nodes:,} nodes, {self.mean_size:.1f} a node from {self.trajectories:.1f} rollouts",
-            f"alone at their node: {self.singleton_fraction:.0%} of the steps; at the largest: {self.largest_share:.0%}",
+            f"{self.steps:,} steps at {self.nodes:,} nodes, {self.mean_size:.1f} a node from "
+            f"{self.trajectories:.1f} rollouts",
+            f"alone at their node: {self.singleton_fraction:.0%} of the steps; at the largest: "
+            f"{self.largest_share:.0%}",
             f"anchors met with different admissible actions: {aliased} of the steps",
             *(f"warning: {sentence}" for sentence in self.warnings),
         ]
@@ -134,7 +136,8 @@ def alias_report(batch: StepBatch, admissible_sets: Sequence[Any] | None = None)
     said = []
     if alone > MANY_SINGLETONS:
         said.append(
-            f"{alone:.0%} of the steps are at a node of their own, so that nothing is averaged or compared there: use a "
+            f"{alone:.0%} of the steps are at a node of their own, so that nothing is averaged or compared there: "
+            f"use a "
             "coarser anchor, or more rollouts a task"
         )
     if largest > GIANT_SHARE and count < len(batch) and len(batch) > batch.layout.tasks:

@@ -329,12 +329,14 @@ class HouseholdFeatures:
             known = static.get((task, command))
             if known is None:
                 known = static[task, command] = self._parsed(command, memory)
-            count = repeats[command] if command in repeats else 0
+            count = repeats.get(command, 0)
             keys.append((known[0], known[1] in visited, count, command == last, state))
         return keys
 
     def _parsed(self, command: str, memory: HouseholdMemory) -> tuple[Any, ...]:
-        """Return ((verb, object is a target, receptacle is named, receptacle's base, is it the appliance), receptacle)."""
+        """Return ((verb, object is a target, receptacle is named, receptacle's base, is it the appliance), "
+        "receptacle).
+        """
         verb, thing, place = command_words(command)
         name = base(place)
         return (verb, base(thing) in memory.words, name in memory.words, name, name == memory.appliance), place

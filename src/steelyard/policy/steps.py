@@ -64,7 +64,8 @@ class StepBatch:
         traj: Which rollout; its steps all belong to one task.
         t: Number of the step in its rollout, from 0 (or from 1 in all), without gaps.
         reward: Reward that the environment gave for the step; a rollout's return is their sum.
-        anchor: The state in which the action was taken; equal keys are one node. Needed by `gigpo` and `g2po_advantage`.
+        anchor: The state in which the action was taken; equal keys are one node. `gigpo` and
+            `g2po_advantage` need it.
         valid: Whether the action was valid; None: all were.
         process: Further signals by name, NaN where a step is not scored; used by `arc_advantage`.
         success: Whether the rollout of this step succeeded.
@@ -312,7 +313,8 @@ def _bytes_of(name: str, row: int, key: Any) -> Hashable:
     if isinstance(array, np.ndarray) and array.dtype.kind != "O":
         return (array.shape, array.dtype.str, array.tobytes())
     raise InputError(
-        f"{name}: row {row} is a {type(key).__name__}, which cannot be a key; give a text, a number, a tuple or an array"
+        f"{name}: row {row} is a {type(key).__name__}, which cannot be a key; give a text, a number, a tuple or "
+        f"an array"
     )
 
 

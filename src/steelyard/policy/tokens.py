@@ -48,7 +48,7 @@ def _spread(advantage: Any, mask: Any, name: str) -> Any:
         mask = np.asarray(mask)
     if len(mask.shape) != 2 or tuple(advantage.shape) != (mask.shape[0],):
         raise InputError(
-            f"{name}: it must have a row a step, ({tuple(advantage.shape)[0]}, tokens), got {tuple(mask.shape)}"
+            f"{name}: it must have a row a step, ({next(iter(advantage.shape))}, tokens), got {tuple(mask.shape)}"
         )
     if hasattr(mask, "detach"):
         import torch

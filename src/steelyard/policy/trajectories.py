@@ -35,7 +35,7 @@ def read_trajectories(path: str | os.PathLike[str]) -> list[Episode]:
     episodes: dict[Hashable, list[tuple[int, str, dict[str, Any]]]] = {}
     for where, row in read_json_lines(path):
         for number, (step, told) in enumerate(_steps(row, where)):
-            traj = step["traj"] if "traj" in step else where
+            traj = step.get("traj", where)
             here = episodes.setdefault(_key(traj, told, "traj"), [])
             t = step.get("t", len(here) if "steps" not in row else number)
             here.append((_whole(t, told), told, _checked(step, told)))

@@ -136,10 +136,7 @@ class TransformerPolicy:
             scores = self._scores(shown)
         turns = []
         for one, own, offered in zip(shown, scores, admissible, strict=True):
-            if temperature == 0:
-                share = (own == own.max()).double()
-            else:
-                share = torch.softmax(own.double() / temperature, 0)
+            share = (own == own.max()).double() if temperature == 0 else torch.softmax(own.double() / temperature, 0)
             total = np.cumsum((share / share.sum()).numpy())
             chosen = min(int(np.searchsorted(total, rng.random() * total[-1], side="right")), len(total) - 1)
             turns.append(Turn(offered[chosen], one._replace(chosen=chosen)))

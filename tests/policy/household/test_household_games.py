@@ -30,7 +30,7 @@ MIRROR = pytest.mark.skipif(not os.environ.get("STEELYARD_DATA_MIRROR"), reason=
 
 def play(game, commands):
     env = game.make_env(max_steps=len(commands) + 1)
-    observation, info = env.reset()
+    observation, _info = env.reset()
     told = [observation]
     for command in commands:
         observation, *_ = env.step(command)
@@ -110,7 +110,7 @@ def test_a_random_player_meets_the_rules(which, seed):
         command = offered[draws.integers(len(offered))]
         other = copy.deepcopy(env)
         key = other.state_key(full=True)
-        observation, reward, won, cut, info = env.step(command)
+        observation, _reward, _won, _cut, info = env.step(command)
         assert observation != NOTHING
         assert other.state_key(full=True) == key
         assert other.step(command)[0] == observation
@@ -125,7 +125,8 @@ def problem(extra="", goal="(exists (?a - agent ?o - object) (holds ?a ?o))"):
         "(receptacletype table_bar_1 tabletype) (receptacleatlocation table_bar_1 l2) "
         "(receptacletype shelf_bar_1 shelftype) (receptacleatlocation shelf_bar_1 l2) "
         "(objecttype apple_bar_1 appletype) (pickupable apple_bar_1) (coolable apple_bar_1) (sliceable apple_bar_1) "
-        "(objectatlocation apple_bar_1 l2) (inreceptacle apple_bar_1 table_bar_1) (inreceptacle apple_bar_1 shelf_bar_1) "
+        "(objectatlocation apple_bar_1 l2) (inreceptacle apple_bar_1 table_bar_1) (inreceptacle apple_bar_1 "
+        "shelf_bar_1) "
         "(objecttype knife_bar_1 knifetype) (pickupable knife_bar_1) (inreceptacle knife_bar_1 table_bar_1) "
         "(objecttype cup_bar_1 cuptype) (pickupable cup_bar_1) (isreceptacleobject cup_bar_1) "
         "(inreceptacle cup_bar_1 table_bar_1) (inreceptacleobject knife_bar_1 cup_bar_1) "

@@ -56,7 +56,8 @@ CARD = Card(
     limits=(
         "Reconstructed from an abstract: what is weighed here is this reconstruction. The likely form of the paper, "
         "the process part on every token, is an arm.",
-        "The policy is log-linear with five decisions a turn, on text games; statements are three values, not sentences.",
+        "The policy is log-linear with five decisions a turn, on text games; statements are three values, not "
+        "sentences.",
         "Consistency can rise while success collapses: the two are always shown together.",
         "A rule checks what a tracker knows. What it does not know is left out, and an agent may learn to state only "
         "what is easy; required keys prevent that.",
@@ -66,7 +67,8 @@ CARD = Card(
         "About seven settings were tried at second hand before these; the weight of .1 comes from there. Here each arm "
         "had three learning rates on three tuning seeds.",
         "Episodes end after 30 commands here, after 50 in the paper.",
-        "The official games come from a mirror or from an ALFWorld folder of yours; 600 of the 3,553 training games are "
+        "The official games come from a mirror or from an ALFWorld folder of yours; 600 of the 3,553 training "
+        "games are "
         "in the packed file.",
         "The arms beside the method, the outcome alone and the routed sum have six seeds in the full profile: the "
         "bars of their claims are shown, with wider intervals.",
@@ -76,7 +78,8 @@ CARD = Card(
         "At second hand it is said that separate normalisation keeps different pairs of outcome and signal apart. It "
         "does not always: with outcomes (1, 0, 1, 0) and signals (0, 1, 1, 0) it ties the same pairs as one "
         "normalisation. What it does ensure is that a signal's weight does not depend on its scale.",
-        "Two rules for claims that cannot be checked meet: masked, and worth nothing. Here a claim of something unknown "
+        "Two rules for claims that cannot be checked meet: masked, and worth nothing. Here a claim of something "
+        "unknown "
         "is left out of the score, and a statement without any checkable claim scores 0; masking it would make vague "
         "statements better than wrong ones.",
     ),

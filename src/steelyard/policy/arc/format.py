@@ -143,7 +143,7 @@ class CommitmentFormat:
 
         Args:
             text: The turn.
-            offsets: First and last character (exclusive) of each token, as a fast tokenizer gives them; (0, 0) for none.
+            offsets: First and last character (exclusive) of each token, as fast tokenizers give them; (0, 0) for none.
 
         Returns:
             Segment -> (tokens,); all false for a segment that is missing or malformed. A token across two segments

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -107,7 +108,7 @@ def _counts(episode: Episode, signal: str, threshold: float) -> tuple[int, ...]:
     bad = [score < threshold for score in scores if score is not None and not math.isnan(score)]
     first = bad.index(True) if True in bad else len(bad)
     later = bad[first + 1 :]
-    after = [now for before, now in zip(bad, bad[1:], strict=False) if before]
+    after = [now for before, now in pairwise(bad) if before]
     failed = int(not episode[-1].get("success"))
     return (sum(bad), len(bad), failed * any(bad), failed, sum(after), len(after), sum(later), len(later))
 

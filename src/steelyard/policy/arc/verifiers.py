@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -182,9 +183,9 @@ class LexicalVerifier:
             return 0.0
         seen = [content_words(text) for text in evidence.observations]
         words = {word for text in seen for word in text}
-        pairs = {pair for text in seen for pair in zip(text, text[1:], strict=False)}
+        pairs = {pair for text in seen for pair in pairwise(text)}
         terms = list(dict.fromkeys(said))
-        joined = list(dict.fromkeys(zip(said, said[1:], strict=False)))
+        joined = list(dict.fromkeys(pairwise(said)))
         matched = sum(word in words for word in terms) + sum(pair in pairs for pair in joined)
         return matched / (len(terms) + len(joined))
 

@@ -69,8 +69,8 @@ CLAIMS = (
         paper="8.1 % on ALFWorld, 11.9 % on WebShop, about 5 visits a state (second hand)",
     ),
     Claim(
-        id="agreement", text="On your rollouts G2PO's credit agrees better with Monte-Carlo advantages of other rollouts "
-        "than GRPO's", metric="agreement", arm="g2po", versus="grpo", direction="higher", tasks=("user",), paper=_NONE,
+        id="agreement", text="On your rollouts G2PO's credit agrees better with Monte-Carlo advantages of other "
+        "rollouts than GRPO's", metric="agreement", arm="g2po", versus="grpo", direction="higher", tasks=("user",), paper=_NONE,
     ),
     Claim(
         id="paper_scale", text="22.2 points above GRPO on ALFWorld with a language model of 1.5 billion weights",

@@ -101,7 +101,7 @@ def g2po_advantage(
         parts: Terms that are summed, of ``"ep"``, ``"nc"``, ``"ec"``.
         lam: In [0, 1]: ``A_ec`` from ``delta_t + lam * A_{t+1}`` (reconstruction; 0 is the paper).
         terminal_value: Value after a rollout's last step: a function from returns (N,) to values (N,), or one value a
-            step, read at last steps. None: the return where ``success`` is set, else 0; the return, without ``success``.
+            step, read at last steps. None: the return where ``success`` is set, else 0; the return, without it.
         invalid_penalty: Taken off the value that an invalid action led to, in ``A_nc`` (the authors' code).
         min_std: Standard deviations below it count as it.
         weighting: Whether a node's value is the mean over visits (second hand), or over rollouts, each with the mean of

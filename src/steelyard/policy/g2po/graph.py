@@ -105,7 +105,9 @@ class TransitionGraph:
         return alias_report(self.batch, admissible_sets)
 
     def to_networkx(self) -> Any:
-        """Return a ``networkx.DiGraph``; nodes have ``anchor``, ``value`` and ``size``, edges ``count`` and ``credit``."""
+        """Return a ``networkx.DiGraph``; nodes have ``anchor``, ``value`` and ``size``, edges ``count`` and "
+        "``credit``.
+        """
         graph = require("networkx", "policy").DiGraph()
         for node, anchor in enumerate(self.anchors):
             graph.add_node(node, anchor=anchor, value=float(self.value[node]), size=int(self.size[node]))

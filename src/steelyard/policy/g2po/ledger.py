@@ -26,12 +26,12 @@ DECISIONS = (
         why="as in the code", alternatives=("bootstrap: the value of the last state",), knob="bootstrap",
     ),
     Decision(
-        id="d5", what="Invalid actions", chosen="what they led to is worth .1 less in the node term", source=Source.CODE,
-        why="as in the code; the edge term does not see it", alternatives=("0: no penalty",), knob="invalid_penalty",
+        id="d5", what="Invalid actions", chosen="what they led to is worth .1 less in the node term",
+        source=Source.CODE, why="as in the code; the edge term does not see it", alternatives=("0: no penalty",), knob="invalid_penalty",
     ),
     Decision(
-        id="d6", what="Credit of an edge", chosen="V(next) - V(here), without discount or reward, over the task's steps",
-        source=Source.SECOND_HAND, why="the value after the end carries the reward", knob="edge",
+        id="d6", what="Credit of an edge", chosen="V(next) - V(here), without discount or reward, over the task's "
+        "steps", source=Source.SECOND_HAND, why="the value after the end carries the reward", knob="edge",
     ),
     Decision(
         id="d7", what="Statistics of the episode term", chosen="over rollouts", source=Source.SECOND_HAND,
@@ -68,8 +68,8 @@ DECISIONS = (
         knob="lam",
     ),
     Decision(
-        id="d15", what="Policy and its training in the bench", chosen="log-linear, 30 on-policy steps of Adam, learning "
-        "rate of three on tuning seeds, for each arm alike", source=Source.RECON,
+        id="d15", what="Policy and its training in the bench", chosen="log-linear, 30 on-policy steps of Adam, "
+        "learning rate of three on tuning seeds, for each arm alike", source=Source.RECON,
         why="seconds on a core; paper scale needs GPUs and a language model", alternatives=("a small transformer",),
         knob="learning_rate",
     ),

@@ -24,7 +24,7 @@ _WARE = ("bowl", "cup", "mug", "plate", "pan", "pot")
 _TOOLS = ("fork", "spoon", "spatula", "butterknife", "dishsponge")
 _THINGS = ("book", "candle", "cellphone", "creditcard", "keychain", "newspaper", "pencil", "remotecontrol", "vase")
 _FITS = {
-    "microwave": _FOOD + ("bowl", "cup", "mug", "plate"),
+    "microwave": (*_FOOD, "bowl", "cup", "mug", "plate"),
     "fridge": (*_FOOD, *_WARE),
     "sinkbasin": (*_FOOD, *_WARE, *_TOOLS),
     "coffeemachine": ("mug",),
@@ -162,7 +162,8 @@ def _task(kind: str, target: str, goal: str, stream: np.random.Generator) -> tup
         lamp = "(objecttype ?ot desklamptype) (toggleable ?ot) (istoggled ?ot) (receptacleatlocation ?r ?l)"
         return sentence, (
             f"(and (exists (?ot - object ?r - receptacle ?a - agent ?l - location) (and {lamp} (atlocation ?a ?l) "
-            f"(inreceptacle ?ot ?r))) (exists (?o - object ?a - agent) (and (objecttype ?o {target}type) (holds ?a ?o))))"
+            f"(inreceptacle ?ot ?r))) (exists (?o - object ?a - agent) (and (objecttype ?o {target}type) (holds "
+            f"?a ?o))))"
         )
     return (f"put a {target} in {goal}." if first else f"put some {target} on {goal}."), _exists(
         f"{typed} (inreceptacle ?o ?r)"
@@ -243,6 +244,7 @@ def _problem(room: _Room, goal: str) -> str:
     receptacles = "".join(f"{place} - receptacle " for place in room.receptacles)
     places = "".join(f"loc_{place} - location " for place in room.receptacles)
     return (
-        f"(define (problem generated) (:domain alfred) (:objects agent1 - agent loc_start - location {objects}{receptacles}"
+        f"(define (problem generated) (:domain alfred) (:objects agent1 - agent loc_start - location "
+        f"{objects}{receptacles}"
         f"{places}) (:init {' '.join(facts)}) (:goal {goal}))"
     )
