@@ -334,9 +334,7 @@ class HouseholdFeatures:
         return keys
 
     def _parsed(self, command: str, memory: HouseholdMemory) -> tuple[Any, ...]:
-        """Return ((verb, object is a target, receptacle is named, receptacle's base, is it the appliance), "
-        "receptacle).
-        """
+        """Return what a command is to the task, as `indicators` takes it apart, and its receptacle."""
         verb, thing, place = command_words(command)
         name = base(place)
         return (verb, base(thing) in memory.words, name in memory.words, name, name == memory.appliance), place

@@ -248,8 +248,8 @@ class TurnGRPOTrainer(trl.GRPOTrainer):  # type: ignore[misc]
     """TRL's GRPO trainer over text environments with an advantage a turn; subclasses say which.
 
     Everything that `GRPOTrainer` takes but ``reward_funcs`` and ``rollout_func`` is passed on; prompts are texts. The
-    loss aggregates as ``GRPOConfig.loss_type`` says: TRL's default "dapo" is a mean over tokens, so that long turns and long
-    episodes weigh more. The episodes of a group must be on one process.
+    loss aggregates as ``GRPOConfig.loss_type`` says: TRL's default "dapo" is a mean over tokens, so that long turns and
+    long episodes weigh more. The episodes of a group must be on one process.
 
     Args:
         rollout: Plays the episodes.

@@ -105,9 +105,7 @@ def by_parts(batch: StepBatch, alpha: float, gamma: float = 0.8) -> dict[str, Fl
 
 
 def penalised(batch: StepBatch) -> StepBatch:
-    """Return the batch with statements scored as free reasoning is: -1 for a wrong one, 0 for right ones and "
-    "silence.
-    """
+    """Return the batch with statements scored as free reasoning is: -1 for a wrong one, else 0, silence too."""
     scores = np.array([math.nan])
     parts = [batch.process[name] for name in batch.process if name.startswith("progress.")]
     scores = -np.nanmax([np.where(np.isnan(part), 0.0, 1.0 - part) for part in parts], axis=0) if parts else scores

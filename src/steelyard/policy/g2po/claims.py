@@ -70,7 +70,8 @@ CLAIMS = (
     ),
     Claim(
         id="agreement", text="On your rollouts G2PO's credit agrees better with Monte-Carlo advantages of other "
-        "rollouts than GRPO's", metric="agreement", arm="g2po", versus="grpo", direction="higher", tasks=("user",), paper=_NONE,
+        "rollouts than GRPO's", metric="agreement", arm="g2po", versus="grpo", direction="higher",
+        tasks=("user",), paper=_NONE,
     ),
     Claim(
         id="paper_scale", text="22.2 points above GRPO on ALFWorld with a language model of 1.5 billion weights",

@@ -94,8 +94,8 @@ def acceptance(credit: Credit) -> None:
     """Credit the steps of rollouts whose exact advantages are known, and of shuffled and renamed copies of them.
 
     Credit must order steps as the exact advantage does, much better than GRPO and GiGPO do on the same rollouts; it
-    must not depend on the order of the rows nor on the states' names; and where states are not told apart it must be worse:
-    one that does not look at states cannot be.
+    must not depend on the order of the rows nor on the states' names; and where states are not told apart it must be
+    worse: one that does not look at states cannot be.
 
     Raises:
         AssertionError: It is not so.

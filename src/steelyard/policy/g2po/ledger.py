@@ -27,7 +27,8 @@ DECISIONS = (
     ),
     Decision(
         id="d5", what="Invalid actions", chosen="what they led to is worth .1 less in the node term",
-        source=Source.CODE, why="as in the code; the edge term does not see it", alternatives=("0: no penalty",), knob="invalid_penalty",
+        source=Source.CODE, why="as in the code; the edge term does not see it", alternatives=("0: no penalty",),
+        knob="invalid_penalty",
     ),
     Decision(
         id="d6", what="Credit of an edge", chosen="V(next) - V(here), without discount or reward, over the task's "
