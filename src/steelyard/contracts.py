@@ -72,6 +72,7 @@ class Edge(Frozen):
     target: str
     kind: Literal["solid", "dashed", "good", "bad"] = "solid"
     label: str = ""
+    strong: bool = False  # drawn thick
 
 
 class Diagram(Frozen):

@@ -92,3 +92,10 @@ def test_a_cell_hands_its_diagrams_on_as_plain_data():
     diagram = builders.debate_diagram()
     result = _result(Measured({"m": 1.0}, steps=1, diagrams=(diagram,)), 0.1, 0.1)
     assert Diagram(**result["diagrams"][0]) == diagram
+
+
+def test_a_strong_edge_is_drawn_thick():
+    nodes = (Node(id="a", label="a", x=0, y=0), Node(id="b", label="b", x=1, y=0))
+    edges = (Edge(source="a", target="b", kind="good", strong=True), Edge(source="b", target="a", kind="good"))
+    drawn = _one(Diagram(name="d", title="d", nodes=nodes, edges=edges))["edges"]
+    assert [edge["css"] for edge in drawn] == ["good strong", "good"]

@@ -103,7 +103,7 @@ def _edge(edge: Edge, places: Mapping[str, tuple[float, float]], names: Mapping[
     back = math.atan2(middle[1] - end[1], middle[0] - end[0])
     wings = [(end[0] + _ARROW * math.cos(back + s * 0.5), end[1] + _ARROW * math.sin(back + s * 0.5)) for s in (1, -1)]
     return {
-        "css": edge.kind,
+        "css": f"{edge.kind} strong" if edge.strong else edge.kind,
         "path": f"M{start[0]:.1f} {start[1]:.1f}Q{middle[0]:.1f} {middle[1]:.1f} {end[0]:.1f} {end[1]:.1f}",
         "head": "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in (wings[0], end, wings[1])) + "z",
         "said": clip(f"{names[edge.source]} to {names[edge.target]}{': ' + edge.label if edge.label else ''}", 300),

@@ -2,7 +2,6 @@
 
 import copy
 import json
-import os
 
 import numpy as np
 import pytest
@@ -25,7 +24,6 @@ from steelyard.policy.household.tracker import (
 )
 
 MADE = generate_games(24, seed=7)
-MIRROR = pytest.mark.skipif(not os.environ.get("STEELYARD_DATA_MIRROR"), reason="needs the data mirror")
 
 
 def play(game, commands):
@@ -38,9 +36,8 @@ def play(game, commands):
     return env, told
 
 
-@MIRROR
 @pytest.mark.parametrize(("split", "count"), [("train", 600), ("valid_seen", 140), ("valid_unseen", 134)])
-def test_every_official_walkthrough_wins_at_its_last_command(split, count):
+def test_every_official_walkthrough_wins_at_its_last_command(mirror, split, count):
     games = load_household_games(split)
     assert len(games) == count
     for game in games:
@@ -53,8 +50,7 @@ def test_every_official_walkthrough_wins_at_its_last_command(split, count):
             assert reward == float(won)
 
 
-@MIRROR
-def test_official_games_by_kind_and_at_random():
+def test_official_games_by_kind_and_at_random(mirror):
     some = load_household_games("train", kinds=("look_at_obj_in_light",), limit=5, seed=1)
     assert {game.kind for game in some} == {"look_at_obj_in_light"}
     assert [g.trial for g in some] == [g.trial for g in load_household_games("train", ("look_at_obj_in_light",), 5, 1)]
@@ -62,8 +58,7 @@ def test_official_games_by_kind_and_at_random():
     assert 15 < np.mean(admissible) < 40
 
 
-@MIRROR
-def test_official_texts():
+def test_official_texts(mirror):
     games = load_household_games("train", kinds=("pick_heat_then_place_in_recep",))
     game = next(game for game in games if "apple" in game.task)
     _, told = play(game, game.walkthrough)

@@ -105,7 +105,7 @@ class TransitionGraph:
         return alias_report(self.batch, admissible_sets)
 
     def to_networkx(self) -> Any:
-        """Return a ``networkx.DiGraph`` with ``anchor``, ``value``, ``size`` of nodes, ``count``, ``credit`` of edges."""
+        """Return a ``networkx.DiGraph`` with anchor, value and size of nodes, count and credit of edges."""
         graph = require("networkx", "policy").DiGraph()
         for node, anchor in enumerate(self.anchors):
             graph.add_node(node, anchor=anchor, value=float(self.value[node]), size=int(self.size[node]))

@@ -33,8 +33,8 @@ def graph_picture(graph: TransitionGraph, name: str = "graph", title: str = "Sta
         nodes=_nodes(graph, shown, depth),
         edges=edges,
         legend={
-            "good": "states of the highest third of values; steps of the largest credit, upwards",
-            "bad": "states of the lowest third; steps of the largest credit, downwards",
+            "good": "states of the highest third of values; thick: steps of the largest credit, upwards",
+            "bad": "states of the lowest third; thick: downwards",
             "dashed": "other steps",
         },
     )
@@ -79,7 +79,7 @@ def _edges(graph: TransitionGraph, shown: set[int]) -> tuple[tuple[Edge, ...], i
             Edge(
                 source=f"n{source}", target="end" if target == END else f"n{target}",
                 kind=("good" if credit > 0 else "bad") if decisive else "dashed",
-                label=f"{credit:+.1f}" if decisive else "",
+                label=f"{credit:+.1f}" if decisive else "", strong=decisive,
             )
         )  # fmt: skip
     return tuple(edges), len(graph.counts) - len(kept)
