@@ -1,16 +1,14 @@
 """What tests of the policy room share: the official games, which a mirror folder has."""
 
-import os
-from pathlib import Path
-
 import pytest
-from conftest import skip_unless_ci
+
+from steelyard import data
 
 
 @pytest.fixture(scope="session")
-def mirror() -> Path:
-    """The mirror folder with the official games."""
-    folder = os.environ.get("STEELYARD_DATA_MIRROR")
-    if not folder:
-        skip_unless_ci("needs a mirror folder: set STEELYARD_DATA_MIRROR")
-    return Path(folder)
+def mirror():
+    """The official games, or a skip, which counts as a failure in continuous integration."""
+    try:
+        return data.locate("alfworld_games")
+    except FileNotFoundError as error:
+        pytest.skip(str(error))

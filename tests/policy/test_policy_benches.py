@@ -6,9 +6,9 @@ import pytest
 from steelyard import catalog
 from steelyard.contracts import CellInput
 from steelyard.policy.arc import cells as arc_cells
-from steelyard.policy.games import games_of
 from steelyard.policy.g2po import cells
 from steelyard.policy.g2po.arms import CREDIT, FIXED, LEARNERS
+from steelyard.policy.games import games_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 SMALL = {"groups": 2, "iterations": 2, "tasks": 3, "rollouts": 3, "max_steps": 12}
@@ -28,7 +28,7 @@ def test_every_arm_of_credit(arm):
     assert bool(measured.diagrams) == (arm in ("g2po", "g2po_obs"))
 
 
-@pytest.mark.parametrize("arm", (*LEARNERS, *FIXED))
+@pytest.mark.parametrize("arm", [*LEARNERS, *FIXED])
 def test_every_arm_that_learns(arm):
     measured = cells.run_games(cell("g2po", "household", arm))
     assert 0 <= measured.metrics["success"] <= 1

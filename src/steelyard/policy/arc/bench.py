@@ -29,7 +29,7 @@ PARAMS: Mapping[str, Any] = {"iterations": 60, "tasks": 8, "rollouts": 8, "max_s
 QUICK: Mapping[str, Any] = {"iterations": 8}
 SHORT: Mapping[str, Any] = {"iterations": 30}
 _STEPS = 8 * 8 * 30
-_MAIN = ("arc", "outcome", "coupled_routed")
+_MAIN = ("arc", "outcome", "coupled_routed", "coupled", "freeform")
 RECIPE = (
     "By hand, on 4 GPUs of 80 GB: Qwen2.5-1.5B or 7B in TRL with ARCTrainer (or in verl with patch_verl()), a start of "
     "some 200 supervised turns in CommitmentFormat, the alfworld package as the environment within CommitmentWrapper, "
@@ -65,11 +65,11 @@ BENCH = BenchSpec(
             name="full",
             blocks=(
                 Block(tasks=(OFFICIAL,), arms=(*_MAIN, *arms.FIXED)),
-                Block(tasks=(OFFICIAL,), arms=("coupled", "freeform", "true_state", "arc_comp"), seeds=6),
-                Block(tasks=(OFFICIAL,), arms=("arc_step",), seeds=6, params=SHORT),
+                Block(tasks=(OFFICIAL,), arms=("true_state", "arc_comp"), seeds=6),
+                Block(tasks=(OFFICIAL,), arms=("arc_step",), params=SHORT),
             ),
             seeds=10,
-            work=10 * 3 * 60 * _STEPS + 6 * (4 * 60 + 30) * _STEPS + 10 * 3 * 134,
+            work=10 * (5 * 60 + 30) * _STEPS + 6 * 2 * 60 * _STEPS + 10 * 3 * 134,
             params=PARAMS,
             cell_seconds=300.0,
         ),

@@ -70,8 +70,9 @@ CARD = Card(
         "The official games come from a mirror or from an ALFWorld folder of yours; 600 of the 3,553 training "
         "games are "
         "in the packed file.",
-        "The arms beside the method, the outcome alone and the routed sum have six seeds in the full profile: the "
-        "bars of their claims are shown, with wider intervals.",
+        "Being told the true state and the statement by parts have six seeds in the full profile: shown, no verdict. "
+        "The plain sum, free statements and the process part everywhere had six at first; they got the same ten as the "
+        "others after those had been seen, with claims and settings as they were.",
     ),
     decisions=DECISIONS,
     contradictions=(

@@ -136,7 +136,8 @@ class CommitmentPolicy:
 
     def observe(self, memory: CommitmentMemory, turn: Turn, observation: str, info: Mapping[str, Any]) -> None:
         """Take in what a turn was answered; the statement is not mended by it."""
-        self.take_in(memory, self.form.parse(turn.command).action or "", observation)
+        said = info.get("commitment") or self.form.parse(turn.command)  # the wrapper has read it already
+        self.take_in(memory, said.action or "", observation)
 
     def take_in(self, memory: CommitmentMemory, command: str, observation: str) -> None:
         """Take in what a command was answered."""
