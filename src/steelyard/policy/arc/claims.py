@@ -47,7 +47,8 @@ CLAIMS = (
     _claim("truer_predictions", "Predictions are right more often on held-out games", "predictions", "outcome",
            _ABSTRACT),
     _claim("step_collapses", "On every token the process part costs at least 10 points of success against routing it "
-           "(half the iterations: it has collapsed by then)", "success", "arc", _NONE, arm="arc_step", direction="lower", margin=0.1),
+           "(half the iterations: it has collapsed by then)", "success", "arc", _NONE, arm="arc_step",
+           direction="lower", margin=0.1),
     _claim("to_go", "Each part of the statement with reward to go wins as many games, within 2 points", "success",
            "arc", _NONE, arm="arc_comp", offset=-_POINTS),
     _claim("near_truth", "Remembering by statement costs at most 10 points against being told the true state",
