@@ -149,13 +149,16 @@ class EpisodeRollout:
             return self._written(model, tokenizer, contexts, trainer.temperature)
         offered = [list(self.candidates(state["observation"], state["info"])) for state in seen]
         tokens = [
-            [tokenizer(text + self.stop, add_special_tokens=False).input_ids for text in texts] for texts in offered
+            [tokenizer(self._ended(text), add_special_tokens=False).input_ids for text in texts] for texts in offered
         ]
         scores = _likelihoods(model, tokenizer, contexts, tokens)
         return [
             choices[int(torch.multinomial(torch.softmax(score / trainer.temperature, 0), 1, generator=self._draws))]
             for choices, score in zip(tokens, scores, strict=True)
         ]
+
+    def _ended(self, text: str) -> str:
+        return text if text.endswith(self.stop) else text + self.stop
 
     def _written(self, model: Any, tokenizer: Any, contexts: list[list[int]], temperature: float) -> list[list[int]]:
         width = max(map(len, contexts))
