@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
+from steelyard.errors import InputError
 from steelyard.policy.environment import TextEnv
 from steelyard.policy.groups import Floats
 
@@ -86,6 +87,9 @@ def collect(
     Returns:
         An episode for every environment: steps with task, traj, t, observation, anchor, admissible, action, reward,
         valid, success, truncated, process, next_observation, and the policy's trace.
+
+    Raises:
+        InputError: An environment that goes on offers no command.
     """
     episodes: list[Episode] = [[] for _ in envs]
     begun = [env.reset() for _, env in envs]
@@ -95,6 +99,8 @@ def collect(
     live = list(range(len(envs)))
     while live:
         offered = [infos[n]["admissible"] for n in live]
+        if not all(offered):
+            raise InputError(f"envs: {live[[*map(bool, offered)].index(False)]} offers no admissible command")
         turns = policy.act([memories[n] for n in live], [seen[n] for n in live], offered, rng, temperature)
         going = []
         for number, turn in zip(live, turns, strict=True):

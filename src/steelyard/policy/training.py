@@ -194,7 +194,9 @@ def evaluate(
     max_steps: int = 30,
     wrap: Wrap | None = None,
 ) -> tuple[float, list[Episode]]:
-    """Play every game once and return the share won, and the episodes."""
+    """Play every game once and return the share won, and the episodes; without games raises InputError."""
+    if not len(games):
+        raise InputError("games: there is none to play")
     envs = [game.make_env(max_steps=max_steps) for game in games]
     played = collect(
         [(place, env if wrap is None else wrap(env)) for place, env in enumerate(envs)],

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from steelyard.errors import InputError
+from steelyard.policy.advantages import check_number
 from steelyard.policy.groups import Floats
 from steelyard.policy.rollouts import Turn
 from steelyard.rng import torch_generator
@@ -101,6 +102,7 @@ class TransformerPolicy:
         for name, number in (("width", width), ("layers", layers), ("heads", heads), ("words", words)):
             if number < 1:
                 raise InputError(f"{name} must be at least 1, got {number}")
+        check_number("learning_rate", learning_rate, low=0.0)
         if width % heads:
             raise InputError(f"width must be a multiple of heads ({heads}), got {width}")
         self._made = {"width": width, "layers": layers, "heads": heads, "words": words, "learning_rate": learning_rate}
