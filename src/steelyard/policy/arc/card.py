@@ -58,8 +58,8 @@ CARD = Card(
         "the process part on every token, is an arm.",
         "The policy is log-linear with five decisions a turn, on text games; statements are three values, not "
         "sentences.",
-        "In the full weighing, free statements with a penalty for wrong ones won as many games as required ones, leaving "
-        "a fifth unsaid: what helped was being checked at all, more than having to say everything.",
+        "In the full weighing, free statements with a penalty for wrong ones won as many games as required ones, "
+        "leaving a fifth unsaid: what helped was being checked at all, more than having to say everything.",
         "Consistency can rise while success collapses: the two are always shown together.",
         "A rule checks what a tracker knows. What it does not know is left out, and an agent may learn to state only "
         "what is easy; required keys prevent that.",
