@@ -28,6 +28,7 @@ def grpo(batch: StepBatch, *, eps: float = EPS) -> Any:
     Returns:
         Shape (S,), in the order of the steps; 0 for a task with one rollout, which is warned of.
     """
+    check_number("eps", eps, low=0.0, above=True)
     return batch.per_row(episode_advantage(batch, eps=eps))
 
 

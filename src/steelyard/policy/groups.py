@@ -5,9 +5,10 @@ All functions are linear in the number of rows and have no loop over them, excep
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,24 @@ class Moments(NamedTuple):
     mean: Floats
     std: Floats
     size: Ints
+
+
+def plain(value: Any) -> Any:
+    """Return a tensor as an array of the processor, without its gradient; everything else as it is."""
+    if not hasattr(value, "detach"):
+        return value
+    tensor = value.detach().cpu()
+    return (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()  # numpy has no bfloat16
+
+
+def alike(values: Floats, model: Any) -> Any:
+    """Return ``values`` as ``model`` came: a tensor of its kind and device, an array of its precision, else as is."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(model, torch.Tensor):
+        dtype = model.dtype if model.is_floating_point() else torch.float64
+        return torch.as_tensor(values, dtype=dtype, device=model.device)
+    kind = getattr(model, "dtype", None)
+    return values.astype(kind) if kind in (np.float32, np.float16) else values
 
 
 def factorise(keys: Sequence[Hashable] | NDArray[np.generic]) -> tuple[Ints, int]:
@@ -82,7 +101,7 @@ def group_moments(values: Floats, groups: Ints, count: int) -> Moments:
     size = np.bincount(groups, minlength=count)
     mean = np.bincount(groups, values, count) / np.maximum(size, 1)
     first = np.zeros(count)
-    first[groups[::-1]] = values[::-1]
+    first[groups] = values  # any of the group's: it is used where all are equal
     differing = np.zeros(count, bool)
     differing[groups[values != first[groups]]] = True
     mean = np.where(differing, mean, first)  # exact where all are equal
@@ -120,7 +139,7 @@ def standardise(
 
 def decoupled(
     rewards: Mapping[str, object], group: Sequence[Hashable] | NDArray[np.generic], weights: Mapping[str, float]
-) -> Floats:
+) -> Any:
     """Return the weighted sum of rewards each of which was normalised by itself within its group.
 
     Whatever the scale and spread of a reward, it enters with the weight given to it (ARC, reconstruction; the same idea
@@ -132,7 +151,7 @@ def decoupled(
         weights: Name -> weight, at least 0, for every reward.
 
     Returns:
-        Shape (rows,).
+        Shape (rows,); a tensor when a reward is one, on its device.
 
     Raises:
         InputError: Names, lengths or weights do not fit.
@@ -142,12 +161,12 @@ def decoupled(
     for name, weight in weights.items():
         if weight:
             total += weight * standardise(values[name], codes, count)
-    return total
+    return alike(total, _model(rewards))
 
 
 def coupled(
     rewards: Mapping[str, object], group: Sequence[Hashable] | NDArray[np.generic], weights: Mapping[str, float]
-) -> Floats:
+) -> Any:
     """Return the weighted sum of rewards, normalised once within each group: what :func:`decoupled` is compared with.
 
     Takes and raises what :func:`decoupled` does; a row that one reward does not score is not scored at all.
@@ -157,7 +176,11 @@ def coupled(
     for name, weight in weights.items():
         if weight:
             total += weight * values[name]
-    return standardise(total, codes, count)
+    return alike(standardise(total, codes, count), _model(rewards))
+
+
+def _model(rewards: Mapping[str, object]) -> object:
+    return next((value for value in rewards.values() if hasattr(value, "detach")), None)
 
 
 def _checked(
@@ -169,10 +192,10 @@ def _checked(
         if not (np.isfinite(weight) and weight >= 0):
             raise InputError(f"weights: that of '{name}' must be a finite number of at least 0, got {weight}")
     try:
-        codes, count = factorise(group)
+        codes, count = factorise(plain(group))
     except TypeError:
         raise InputError("group: every key must be hashable, such as a number, a text or a tuple") from None
-    values = {name: np.asarray(value, dtype=np.float64) for name, value in rewards.items()}
+    values = {name: np.asarray(plain(value), dtype=np.float64) for name, value in rewards.items()}
     for name, value in values.items():
         if value.shape != codes.shape:
             raise InputError(f"rewards: '{name}' has shape {value.shape}, group has {codes.shape}")

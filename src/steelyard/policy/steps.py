@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,12 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steelyard.errors import InputError
-from steelyard.policy.groups import Floats, Ints, factorise
+from steelyard.policy.groups import Floats, Ints, alike, factorise, plain
 
 Bools = NDArray[np.bool_]
 Keys = Sequence[Hashable] | NDArray[Any]
 Step = Mapping[str, Any]
 Episode = Sequence[Step]
+LARGEST = 1e100
+"""No reward may be larger: squares and sums of squares must stay finite."""
+_HASHABLE = frozenset((str, bytes, int, bool))
 
 
 class Layout(NamedTuple):
@@ -55,7 +57,7 @@ class Layout(NamedTuple):
         return self.ends[self.traj] - np.arange(len(self.traj)) + 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class StepBatch:
     """Steps of rollouts, one row each, in any order.
 
@@ -95,6 +97,8 @@ class StepBatch:
         put = object.__setattr__
         put(self, "reward", rewards)
         _refuse(~np.isfinite(rewards), "reward", "is not a finite number")
+        _refuse(np.abs(rewards) > LARGEST, "reward", f"is larger than {LARGEST:g}")
+        put(self, "anchor", _anchors(self.anchor))
         for name in ("task", "traj", "anchor"):
             if getattr(self, name) is not None:
                 put(self, name, _keys(name, getattr(self, name), size))
@@ -102,6 +106,8 @@ class StepBatch:
         for name in ("valid", "success", "truncated"):
             if getattr(self, name) is not None:
                 put(self, name, _flags(name, getattr(self, name), size))
+        if not isinstance(self.process, Mapping):
+            raise InputError("process: it must be a mapping from a signal's name to its values")
         put(self, "process", {name: _process(name, value, size) for name, value in self.process.items()})
         _ = self.layout  # refuses what does not belong together
 
@@ -134,18 +140,12 @@ class StepBatch:
 
     def per_row(self, values: Floats) -> Any:
         """Return values of sorted rows in the rows' own order, as the rewards came: an array or a tensor, (S,)."""
-        result = values[self.layout.place]
-        like = self._like  # type: ignore[attr-defined]
-        torch = sys.modules.get("torch")
-        if torch is not None and isinstance(like, torch.Tensor):
-            dtype = like.dtype if like.is_floating_point() else torch.float64
-            return torch.as_tensor(result, dtype=dtype, device=like.device)
-        kind = getattr(like, "dtype", None)
-        return result.astype(kind) if kind in (np.float32, np.float16) else result
+        return alike(values[self.layout.place], self._like)  # type: ignore[attr-defined]
 
     def select(self, rows: Any) -> StepBatch:
         """Return the batch of ``rows``, an index or mask; whole trajectories only."""
-        rows = np.arange(len(self))[np.asarray(rows)]
+        rows = np.arange(len(self))[np.asarray(plain(rows))]
+        like = self._like  # type: ignore[attr-defined]
 
         def pick(values: Any) -> Any:
             if values is None or isinstance(values, np.ndarray):
@@ -154,7 +154,44 @@ class StepBatch:
 
         fields = ("task", "traj", "t", "reward", "anchor", "valid", "success", "truncated")
         process = {name: value[rows] for name, value in self.process.items()}
-        return StepBatch(**{name: pick(getattr(self, name)) for name in fields}, process=process)
+        picked = {name: pick(getattr(self, name)) for name in fields}
+        picked["reward"] = like[rows] if hasattr(like, "dtype") else picked["reward"]
+        return StepBatch(**picked, process=process)
+
+    @classmethod
+    def without_copies(cls, **fields: Any) -> tuple[StepBatch, Ints]:
+        """Return the batch of rows some of which were doubled to fill up a batch, and which step each row is.
+
+        Copies would count twice in every mean; here the first of them counts. With ``batch, step`` returned,
+        ``g2po_advantage(batch)[step]`` has one advantage a row, (S,).
+
+        Args:
+            **fields: Those of `StepBatch`.
+
+        Raises:
+            InputError: Rows of the same trajectory and time differ in task, reward or anchor, or what `StepBatch`
+                refuses.
+        """
+        size = len(_numbers("reward", fields["reward"]))
+        t = _whole("t", fields["t"], size)
+        keys = {name: _keys(name, fields[name], size) for name in ("task", "traj")}
+        keys["anchor"] = anchors = _anchors(fields.get("anchor"))
+        if anchors is not None:
+            keys["anchor"] = _keys("anchor", anchors, size)
+        span = int(t.max(initial=0)) + 1
+        _, rows, step = np.unique(factorise(keys["traj"])[0] * span + t, return_index=True, return_inverse=True)
+        keys["reward"] = _numbers("reward", fields["reward"])
+        for name in ("task", "reward", "anchor"):
+            if keys[name] is not None:
+                codes = factorise(keys[name])[0]
+                _refuse(codes != codes[rows][step], name, "is not that of the row it is a copy of")
+
+        def pick(values: Any) -> Any:
+            return values[rows] if hasattr(values, "dtype") else [values[row] for row in rows.tolist()]
+
+        process = {name: pick(values) for name, values in (fields.pop("process", None) or {}).items()}
+        kept = {name: None if values is None else pick(values) for name, values in fields.items()}
+        return cls(**kept, process=process), step
 
     @classmethod
     def from_episodes(cls, episodes: Iterable[Episode]) -> StepBatch:
@@ -254,15 +291,9 @@ def _short(value: Any) -> str:
     return repr(value.item() if isinstance(value, np.generic) else value)[:60]
 
 
-def _plain(value: Any) -> Any:
-    """Return a tensor as an array; everything else as it is."""
-    detach = getattr(value, "detach", None)
-    return value if detach is None else detach().cpu().numpy()
-
-
 def _numbers(name: str, value: Any) -> Floats:
     try:
-        array = np.asarray(_plain(value), dtype=np.float64)
+        array = np.asarray(plain(value), dtype=np.float64)
     except (TypeError, ValueError):
         raise InputError(f"{name}: it must hold one number a step") from None
     if array.ndim != 1:
@@ -271,7 +302,7 @@ def _numbers(name: str, value: Any) -> Floats:
 
 
 def _sized(name: str, value: Any, size: int) -> Any:
-    value = _plain(value)
+    value = plain(value)
     if np.ndim(value) == 0 if isinstance(value, np.ndarray) else isinstance(value, str | bytes):
         raise InputError(f"{name}: it must have one entry a step, got a single value")
     try:
@@ -281,6 +312,16 @@ def _sized(name: str, value: Any, size: int) -> Any:
     if found != size:
         raise InputError(f"{name}: it has {found} entries, reward has {size}")
     return value
+
+
+def _anchors(value: Any) -> Any:
+    """Return the anchors, None when no row has one; some without is refused: they would pass for one state."""
+    if value is None or hasattr(value, "dtype") or not isinstance(value, Sequence) or isinstance(value, str | bytes):
+        return value
+    missing = [row for row, key in enumerate(value) if key is None]
+    if missing and len(missing) < len(value):
+        raise InputError(f"anchor: row {missing[0]} has none, though others have; say in which state it was taken")
+    return None if missing else value
 
 
 def _keys(name: str, value: Any, size: int) -> Keys:
@@ -294,28 +335,27 @@ def _keys(name: str, value: Any, size: int) -> Keys:
     keys = list(value)
     if not size:
         return np.zeros(0, np.int64)
-    if type(keys[0]) is int and all(type(key) is int and -(2**62) < key < 2**62 for key in keys):
+    kinds = set(map(type, keys))
+    if kinds == {int} and min(keys) > -(2**62) and max(keys) < 2**62:
         return np.array(keys, np.int64)
-    for row, key in enumerate(keys):
-        try:
-            hash(key)
-        except TypeError:
-            keys[row] = _bytes_of(name, row, key)
-        else:
-            if type(key) is float and key != key:
-                raise InputError(f"{name}: row {row} is not a number")
-    return keys
+    return keys if kinds <= _HASHABLE else [_key(name, row, key) for row, key in enumerate(keys)]
 
 
-def _bytes_of(name: str, row: int, key: Any) -> Hashable:
-    """Return an array as something hashable: its shape, kind and bytes."""
-    array = _plain(key)
+def _key(name: str, row: int, key: Any) -> Any:
+    """Return a key that is equal for equal content: an array or tensor as its shape, kind and bytes."""
+    array = plain(key)
     if isinstance(array, np.ndarray) and array.dtype.kind != "O":
-        return (array.shape, array.dtype.str, array.tobytes())
-    raise InputError(
-        f"{name}: row {row} is a {type(key).__name__}, which cannot be a key; give a text, a number, a tuple or "
-        f"an array"
-    )
+        return (array.shape, array.dtype.str, array.tobytes()) if array.ndim else array.item()
+    try:
+        hash(key)
+    except TypeError:
+        kind = type(key).__name__
+        raise InputError(
+            f"{name}: row {row} is a {kind}, which cannot be a key; give a text, a number, a tuple or an array"
+        ) from None
+    if isinstance(key, float | np.floating) and key != key:
+        raise InputError(f"{name}: row {row} is not a number")
+    return key
 
 
 def _whole(name: str, value: Any, size: int) -> Ints:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from steelyard.errors import InputError
+from steelyard.policy.groups import plain
 
 
 def broadcast_to_tokens(advantage: Any, mask: Any) -> Any:
@@ -33,7 +34,7 @@ def broadcast_to_tokens(advantage: Any, mask: Any) -> Any:
     total, covered = None, None
     for name in sorted(mask):
         part = _spread(advantage[name], mask[name], f"mask['{name}']")
-        under = mask[name] != 0
+        under = np.asarray(plain(mask[name])) != 0
         if covered is not None and bool((covered & under).any()):
             raise InputError(f"mask['{name}']: a token belongs to two segments")
         covered = under if covered is None else covered | under
@@ -44,15 +45,15 @@ def broadcast_to_tokens(advantage: Any, mask: Any) -> Any:
 
 
 def _spread(advantage: Any, mask: Any, name: str) -> Any:
-    if not hasattr(mask, "detach"):
-        mask = np.asarray(mask)
-    if len(mask.shape) != 2 or tuple(advantage.shape) != (mask.shape[0],):
+    advantage, mask = (value if hasattr(value, "detach") else np.asarray(value) for value in (advantage, mask))
+    if mask.ndim != 2 or advantage.ndim != 1 or len(advantage) != len(mask):
         raise InputError(
-            f"{name}: it must have a row a step, ({next(iter(advantage.shape))}, tokens), got {tuple(mask.shape)}"
+            f"{name}: it must have a row for each of the advantages {tuple(advantage.shape)}, got {tuple(mask.shape)}"
         )
-    if hasattr(mask, "detach"):
-        import torch
+    tensor = next((value for value in (mask, advantage) if hasattr(value, "detach")), None)
+    if tensor is None:
+        return np.where(mask != 0, advantage[:, None], 0.0)
+    import torch
 
-        values = torch.as_tensor(advantage, device=mask.device)
-        return torch.where(mask != 0, values[:, None], torch.zeros((), dtype=values.dtype, device=mask.device))
-    return np.where(mask != 0, np.asarray(advantage)[:, None], 0.0)
+    values, under = (torch.as_tensor(value, device=tensor.device) for value in (advantage, mask))
+    return torch.where(under != 0, values[:, None], torch.zeros((), dtype=values.dtype, device=values.device))

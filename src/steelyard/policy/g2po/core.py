@@ -7,11 +7,10 @@ differ, the argument that chooses says so.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from steelyard.errors import InputError
 from steelyard.policy.advantages import (
@@ -22,7 +21,7 @@ from steelyard.policy.advantages import (
     check_number,
     episode_advantage,
 )
-from steelyard.policy.groups import Floats, Ints, Norm, group_moments, standardise
+from steelyard.policy.groups import Floats, Ints, Norm, group_moments, plain, standardise
 from steelyard.policy.steps import StepBatch
 
 PARTS = ("ep", "nc", "ec")
@@ -165,7 +164,8 @@ def node_values(batch: StepBatch, *, gamma: float = GAMMA, weighting: Weighting 
     """
     layout = batch.layout
     nodes, count = batch.nodes
-    visits = gamma ** layout.to_go.astype(np.float64) * batch.returns[layout.traj]
+    powers = gamma ** np.arange(1.0, layout.lengths.max(initial=0) + 1)
+    visits = powers[layout.to_go - 1] * batch.returns[layout.traj]
     if weighting == "visits":
         return group_moments(visits, nodes, count).mean  # exact where all visits are worth the same
     pairs, firsts, inverse = _pairs(batch)
@@ -199,11 +199,11 @@ def _terminal_values(batch: StepBatch, terminal: TerminalValue) -> Floats:
     if terminal is None:
         return returns if succeeded is None else np.where(succeeded, returns, 0.0)
     if callable(terminal):
-        values = np.asarray(terminal(returns.copy()), dtype=np.float64)
+        values = _reals(terminal(returns.copy()))
         if values.shape != returns.shape:
             raise InputError(f"terminal_value: it must return one value a rollout, {returns.shape}, got {values.shape}")
     else:
-        given: NDArray[np.float64] = np.asarray(terminal, dtype=np.float64)
+        given = _reals(terminal)
         if given.shape != (len(batch),):
             raise InputError(f"terminal_value: it must hold one value a step, ({len(batch)},), got {given.shape}")
         values = given[batch.layout.order][batch.layout.ends]
@@ -212,12 +212,19 @@ def _terminal_values(batch: StepBatch, terminal: TerminalValue) -> Floats:
     return values
 
 
+def _reals(values: Any) -> Floats:
+    try:
+        return np.asarray(plain(values), dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError("terminal_value: it must be numbers, or a function that returns numbers") from None
+
+
 def _checked_parts(parts: Sequence[str]) -> set[str]:
-    chosen = set(parts) if not isinstance(parts, str) else {parts}
-    unknown = sorted(chosen - set(PARTS))
+    chosen = [parts] if isinstance(parts, str) or not isinstance(parts, Iterable) else list(parts)
+    unknown = [part for part in chosen if part not in PARTS]
     if unknown or not chosen:
         raise InputError(f"parts must name some of {', '.join(PARTS)}, got {unknown or 'none'}")
-    return chosen
+    return set(chosen)
 
 
 def _oddities(batch: StepBatch, size: Ints) -> tuple[str, ...]:
