@@ -20,6 +20,8 @@ Ints = NDArray[np.int64]
 Norm = Literal["std", "mean"]
 EPS = 1e-6
 """Added to every standard deviation (second hand: the value of the paper's code)."""
+ROUNDING = 1e-12
+"""A spread below this part of (1 + the mean's size) is that of rounded sums, and counts as none."""
 
 
 class Moments(NamedTuple):
@@ -125,15 +127,19 @@ def standardise(
         min_std: Standard deviations below it count as it, so that a group of near-equal values is not blown up.
 
     Returns:
-        Shape (rows,); 0 in a group of one or of equal values.
+        Shape (rows,); 0 in a group of one or of equal values, also where only rounding tells them apart: divided by
+        ``eps`` alone, it would come to 1e-9 and more.
     """
     moments = group_moments(values, groups, count)
     result = values - moments.mean[groups]
     if norm == "std":
         result /= (np.maximum(moments.std, min_std) + eps)[groups]
-    masked = np.isnan(values)
-    if masked.any():
-        result[masked] = 0.0
+    left_out = np.isnan(values)
+    noise = (moments.std > 0) & (moments.std <= ROUNDING * (1 + np.abs(moments.mean)))
+    if noise.any():
+        left_out |= noise[groups]
+    if left_out.any():
+        result[left_out] = 0.0
     return result
 
 
