@@ -97,9 +97,14 @@ def group_moments(values: Floats, groups: Ints, count: int) -> Moments:
         Moments; an empty group has mean 0, and a group of fewer than two values or of equal values has spread exactly
         0, whatever rounding does.
     """
-    kept = ~np.isnan(values)
-    if not kept.all():
-        values, groups = values[kept], groups[kept]
+    masked = np.isnan(values)
+    if masked.any():
+        values, groups = values[~masked], groups[~masked]
+    return _moments(values, groups, count)[0]
+
+
+def _moments(values: Floats, groups: Ints, count: int) -> tuple[Moments, Floats]:
+    """Return the moments of values without NaN, and the values less their group's mean, (rows,)."""
     size = np.bincount(groups, minlength=count)
     mean = np.bincount(groups, values, count) / np.maximum(size, 1)
     first = np.zeros(count)
@@ -107,10 +112,11 @@ def group_moments(values: Floats, groups: Ints, count: int) -> Moments:
     differing = np.zeros(count, bool)
     differing[groups[values != first[groups]]] = True
     mean = np.where(differing, mean, first)  # exact where all are equal
-    centred = values - mean[groups]
-    squares = np.bincount(groups, centred * centred, count)
+    centred = mean[groups]
+    np.subtract(values, centred, out=centred)  # in place: fresh memory is what large batches wait for
+    squares = np.bincount(groups, np.square(centred), count)
     std = np.sqrt(squares / np.maximum(size - 1, 1))
-    return Moments(mean, np.where(differing, std, 0.0), size)
+    return Moments(mean, np.where(differing, std, 0.0), size), centred
 
 
 def standardise(
@@ -130,11 +136,14 @@ def standardise(
         Shape (rows,); 0 in a group of one or of equal values, also where only rounding tells them apart: divided by
         ``eps`` alone, it would come to 1e-9 and more.
     """
-    moments = group_moments(values, groups, count)
-    result = values - moments.mean[groups]
+    left_out = np.isnan(values)
+    if left_out.any():
+        moments = group_moments(values, groups, count)
+        result = values - moments.mean[groups]
+    else:
+        moments, result = _moments(values, groups, count)
     if norm == "std":
         result /= (np.maximum(moments.std, min_std) + eps)[groups]
-    left_out = np.isnan(values)
     noise = (moments.std > 0) & (moments.std <= ROUNDING * (1 + np.abs(moments.mean)))
     if noise.any():
         left_out |= noise[groups]
