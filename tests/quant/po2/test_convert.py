@@ -339,8 +339,9 @@ def test_memory_stays_below_the_model(tmp_path):
     tensors = {f"embed.{number}.weight": values for number in range(9)}
     tensors |= {f"layer.{number}.weight": values for number in range(3)}
     write_safe(tmp_path / "big.safetensors", tensors, {})
-    convert(write_llama(tmp_path / "warm"), tmp_path / "o")  # what the first call loads and compiles is not the model's
-    done = convert(tmp_path / "big.safetensors", tmp_path / "out", keep="float32", shard_bytes=16 * million)
+    options = {"keep": "float32", "shard_bytes": 16 * million}
+    convert(tmp_path / "big.safetensors", tmp_path / "warm", **options)  # loads and compiles, which is not the model's
+    done = convert(tmp_path / "big.safetensors", tmp_path / "out", **options)
     assert done.largest_bytes == 32 * million
     assert done.memory_peak - done.memory_start < 2 * 32 * million + 40 * million
     assert done.summary.file_bytes > 9 * 32 * million
