@@ -75,8 +75,8 @@ CARD = Card(
         "In the full weighing each graph term alone learned faster than both together, which is no property of the "
         "terms: tuning had given those arms a learning rate of .1 and the whole method .05 (for the node term by a "
         "tie). At equal rates, on ten other tuning seeds, the whole less the episode and edge terms had an area of "
-        "-.003 [-.033, .027] at .05 and -.026 [-.086, .034] at .1, less the episode and node terms .048 [.010, .087] and "
-        ".021 [-.040, .082].",
+        "-.003 [-.033, .027] at .05 and -.026 [-.086, .034] at .1, less the episode and node terms .048 [.010, .087] "
+        "and .021 [-.040, .082].",
         "The same holds of GiGPO by the raw observation (.1) beside GiGPO by the state (.05).",
         "Each arm had three learning rates on three tuning seeds and nothing else was tuned; weights of the terms are "
         "the paper's.",
