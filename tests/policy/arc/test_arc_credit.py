@@ -115,7 +115,7 @@ def test_dangerous_settings_are_said():
         arc_advantage(batch(), alpha=1.0)
     flat = steps_of(0)
     flat["reward"][:] = 0
-    with pytest.warns(UserWarning, match="all returns are equal"):
+    with pytest.warns(UserWarning, match="all returns of each task are equal"):
         arc_advantage(StepBatch(**flat))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -233,6 +233,8 @@ def test_shared_words():
     same = Evidence(("On the desk 1, you see a mug 2.",), previous="On the desk 1, you see a mug 2.")
     assert words("On the desk 1, you see a mug 2.", same) == 0.0
     assert copies("mug 2 desk 1", "desk 1: mug 2")
+    for part in ("On the desk 1, you see", "mug 2", "a mug 2 desk 1 xx yy zz"):  # whole, in part, with junk
+        assert words(part, same) == 0.0
     assert content_words("You will see THE mug.") == ["mug"]
 
 
@@ -251,8 +253,30 @@ def test_an_encoder_and_a_judge():
     assert judge("a mug", seen) == 0.5
     assert "'a mug'" in asked[0]
     assert judge("", seen) == 0.0
-    for answer in ("2", "-1", "nan", "yes", "0.5 because", None, "1e-3", "0." + "1" * 99):
+    for answer in ("2", "-1", "nan", "yes", "0.5 because", None, "1e-3", "0." + "1" * 99, "0.٥"):
         assert math.isnan(JudgeVerifier(lambda _, answer=answer: answer)("a mug", seen))
+
+
+def test_a_prediction_is_not_judged_without_a_next_observation():
+    class Mute(KeyDoorChain):
+        def step(self, command):
+            return ("", *super().step(command)[1:])
+
+    env = CommitmentWrapper(Mute(), {"progress": LexicalVerifier(), "prediction": LexicalVerifier()})
+    env.reset()
+    told = env.step(turn("go left", "room 4", "room 3"))[4]
+    assert told["process"]["progress"] == 1.0
+    assert math.isnan(told["process"]["prediction"])
+    assert env.step(FORM.render(progress="room", action="", prediction="x"))[4]["valid"] is False
+
+
+def test_a_signal_without_weight_does_not_reach_the_step():
+    one, two = batch(), batch(prediction=np.linspace(0, 1, len(batch())))
+    weights = {"progress": 0.2, "prediction": 0.0}
+    found = [arc_advantage(rows, alpha=weights, route="step").step for rows in (one, two)]
+    np.testing.assert_array_equal(*found)
+    same = arc_advantage(one, alpha={"progress": 0.2, "prediction": 0.2}, route="step").step
+    np.testing.assert_array_equal(same, arc_advantage(one, alpha=0.2, route="step").step)
 
 
 def test_proper_scores():
@@ -339,10 +363,12 @@ def test_the_rates_by_hand():
     assert low <= 2 / 8 <= high
     assert report.to_json()["episodes"] == 3
     assert len(report.lines()) == 5
+    gap = inconsistency_report([episode([1, None, 1, 0], False)])  # what follows an unscored turn is no pair
+    assert gap.persistence_markov == 0.0
     fine = inconsistency_report([episode([0, 0], True)])
     assert math.isnan(fine.persistence_markov)
     assert fine.to_json()["persistence_markov"] is None
-    for bad in ([], [[{"success": True}]]):
+    for bad in ([], [[{"success": True}]], [[]]):
         with pytest.raises(InputError, match="episodes"):
             inconsistency_report(bad)
 

@@ -91,20 +91,25 @@ class CommitmentWrapper:
         process = self._scored("progress", said.progress, Evidence(tuple(self._seen), facts))
         action = said.action or ""
         observation, reward, terminated, truncated, info = self.env.step(action)
-        expected = {} if self._tracker is None else self._tracker.seen(observation)
-        evidence = Evidence((observation,), expected, self._seen[-1])
-        process |= self._scored("prediction", said.prediction, evidence)
-        if self._tracker is not None:
+        process |= self._foretold(said.prediction, observation)
+        if self._tracker is not None and observation:
             self._tracker.observe(action, observation)
-        self._seen.append(observation)
+        self._seen.append(observation or "")
         if said.errors:
             reward -= self.format_penalty
-        told = {**info, "process": process, "commitment": said, "valid": said.action is not None}
+        told = {**info, "process": process, "commitment": said, "valid": bool(action) and info.get("valid", True)}
         return observation, reward, terminated, truncated, told
 
     def state_key(self, full: bool = False) -> Hashable:
         """Return the environment's own key."""
         return self.env.state_key(full)
+
+    def _foretold(self, prediction: str | None, observation: str) -> dict[str, float]:
+        """Return the score of a prediction, NaN where the environment showed nothing that it could be judged by."""
+        if not observation:
+            return {"prediction": math.nan}
+        expected = {} if self._tracker is None else self._tracker.seen(observation)
+        return self._scored("prediction", prediction, Evidence((observation,), expected, self._seen[-1]))
 
     def _scored(self, name: str, claim: str | None, evidence: Evidence) -> dict[str, float]:
         verifier = self.verifiers.get(name)

@@ -111,12 +111,13 @@ def arc_advantage(
         total = outcome + amount * part(values) if amount else outcome
         return batch.per_row(_white(total) if whiten else total)
 
-    if any(strength.values()):
-        _warn(route, strength, batch)
+    top = max(strength.values())
+    if top:
+        _warn(route, strength, outcome)
     return ArcAdvantage(
         outcome=batch.per_row(_white(outcome) if whiten else outcome),
         signals={name: added(strength[name], values) for name, values in scored.items()},
-        step=added(max(strength.values(), default=0.0), mixed(scored, weights)),
+        step=added(top, mixed(scored, {name: weights[name] * strength[name] / (top or 1.0) for name in weights})),
         route=route,
     )
 
@@ -184,7 +185,7 @@ def _check_weights(weights: Mapping[str, float], batch: StepBatch) -> None:
             )
 
 
-def _warn(route: Route, strength: Mapping[str, float], batch: StepBatch) -> None:
+def _warn(route: Route, strength: Mapping[str, float], outcome: Floats) -> None:
     if route == "step":
         warnings.warn(
             "route='step': the process advantage reaches action tokens, which teaches an agent to seek states "
@@ -194,6 +195,5 @@ def _warn(route: Route, strength: Mapping[str, float], batch: StepBatch) -> None
         )
     if max(strength.values()) >= 1:
         warnings.warn("alpha is 1 or more: the process signal weighs as much as the outcome", stacklevel=3)
-    returns = batch.returns
-    if len(returns) and bool((returns == returns[0]).all()):
-        warnings.warn("all returns are equal: only the process signal drives learning", stacklevel=3)
+    if len(outcome) and not outcome.any():
+        warnings.warn("all returns of each task are equal: only the process signal drives learning", stacklevel=3)

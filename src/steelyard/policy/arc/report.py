@@ -85,8 +85,10 @@ def inconsistency_report(
     Raises:
         InputError: No episode, or none with a scored turn.
     """
-    if not episodes:
-        raise InputError("episodes: there is none")
+    if not episodes or not all(map(len, episodes)):
+        raise InputError("episodes: there is none" if not episodes else "episodes: one has no steps")
+    if math.isnan(threshold):
+        raise InputError("threshold must be a number")
     counts = np.array([_counts(episode, signal, threshold) for episode in episodes], dtype=np.float64)
     if not counts[:, 1].sum():
         raise InputError(f"episodes: no turn is scored for '{signal}'")
@@ -104,11 +106,12 @@ def inconsistency_report(
 
 def _counts(episode: Episode, signal: str, threshold: float) -> tuple[int, ...]:
     """Return pairs (of which, out of) for each rate, in the order of `RATES`."""
-    scores = [step.get("process", {}).get(signal) for step in episode]
-    bad = [score < threshold for score in scores if score is not None and not math.isnan(score)]
+    scores = [(step.get("process") or {}).get(signal) for step in episode]
+    known = [None if score is None or math.isnan(score) else score < threshold for score in scores]
+    bad = [one for one in known if one is not None]
     first = bad.index(True) if True in bad else len(bad)
     later = bad[first + 1 :]
-    after = [now for before, now in pairwise(bad) if before]
+    after = [now for before, now in pairwise(known) if before and now is not None]
     failed = int(not episode[-1].get("success"))
     return (sum(bad), len(bad), failed * any(bad), failed, sum(after), len(after), sum(later), len(later))
 
