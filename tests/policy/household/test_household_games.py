@@ -174,6 +174,41 @@ def test_texts_of_what_is_held_and_where_one_stands():
         env.step("look")
 
 
+def test_a_look_says_what_the_games_engine_says():
+    """As ALFWorld's engine: no receptacles at the start; what changed its receptacle at one place lies beside."""
+    commands = [
+        "look", "go to table 1", "take apple 1 from shelf 1", "move apple 1 to table 1", "look",
+        "take knife 1 from table 1", "look", "go to fridge 1", "look", "go to table 1", "move knife 1 to shelf 1",
+        "look", "take apple 1 from table 1", "look",
+    ]  # fmt: skip
+    env, told = play(small("(cancontain shelftype knifetype)"), commands)
+    facing = "You are facing the shelf 1, and table 1. Next to it, you see"
+    assert [text for command, text in zip(commands, told[1:], strict=True) if command == "look"] == [
+        "You are in the middle of a room. Looking quickly around you, you see nothing.",
+        f"{facing} a apple 1.",
+        f"{facing} a apple 1.",
+        "You are facing the fridge 1. Next to it, you see nothing.",
+        f"{facing} a apple 1, and a knife 1.",
+        f"{facing} a knife 1.",
+    ]
+    assert env.left == {(0, 1), (0, 2), (2, 2)}
+
+
+def test_the_full_key_has_what_a_later_look_would_tell():
+    """What was put back leaves no trace in the key; what was taken out of one receptacle and put into another does."""
+    game = small("(cancontain shelftype appletype)")
+    straight, _ = play(game, ["go to table 1", "take apple 1 from table 1"])
+    again, _ = play(game, ["go to table 1", "take apple 1 from shelf 1", "move apple 1 to shelf 1",
+                           "take apple 1 from table 1"])  # fmt: skip
+    other, _ = play(game, ["go to table 1", "take apple 1 from shelf 1", "move apple 1 to table 1"])
+    assert straight.state_key(full=True) == again.state_key(full=True)
+    assert other.state_key(full=True)[-1] == ((0, 1),)
+
+
+def test_blanks_around_a_command_do_not_matter():
+    assert play(small(), [" go to table 1\n"])[1][1].startswith("You arrive at table 1.")
+
+
 def test_a_knife_slices_and_a_cup_has_contents():
     _, told = play(
         small(), ["go to table 1", "take knife 1 from table 1", "slice apple 1 with knife 1", "examine knife 1"]
@@ -238,6 +273,7 @@ def test_time_runs_out():
         (problem(goal="(exists (?o - object) (ishot ?o ?o))"), "takes 1"),
         (problem().rstrip(")"), "not closed"),
         (problem("(inreceptacle ghost_1 table_bar_1)"), "ghost"),
+        (problem("(inreceptacleobject ghost_1 cup_bar_1)"), "ghost"),
         (problem("(objecttype apple_bar_1)"), "two arguments"),
         (problem(goal="(and " * 60 + ")" * 60), "nested"),
     ],

@@ -24,6 +24,7 @@ _APPLIANCES = {
     "sinktype": ("clean", "cleanable"),
     "fridgetype": ("cool", "coolable"),
 }
+_ROOM = "You are in the middle of a room. Looking quickly around you, you see"
 _KNIVES = ("knifetype", "butterknifetype")
 _CHANGES = frozenset(("take", "move", "clean", "heat", "cool", "use"))
 _MOST_CACHED = 20_000
@@ -41,7 +42,8 @@ class HouseholdEnv:
     """One household game, after the rules of ALFWorld's text engine.
 
     The game is deterministic. ``info`` has ``admissible``, a sorted list of commands (made once a step; do not change
-    it), ``task`` and ``won``. A command that is not admissible, or spelled in another way, does nothing.
+    it), ``task`` and ``won``. A command that is not admissible, or spelled in another way, does nothing; blanks
+    around it do not matter.
 
     Args:
         game: The game.
@@ -78,7 +80,8 @@ class HouseholdEnv:
     def copy(self) -> HouseholdEnv:
         """Return an environment in the same state that goes its own way; both share the game."""
         other = copy(self)
-        other.contents, other.opened, other.lying = list(self.contents), set(self.opened), set(self.lying)
+        other.contents, other.opened = list(self.contents), set(self.opened)
+        other.lying, other.left = set(self.lying), set(self.left)
         other.facts = {name: set(objects) for name, objects in self.facts.items()}
         return other
 
@@ -89,6 +92,7 @@ class HouseholdEnv:
         self.opened = set(rules.opened)
         self.facts = {name: set(objects) for name, objects in rules.facts.items()}
         self.lying = set(rules.lying)
+        self.left: set[tuple[int, int]] = set()  # (object, receptacle) that it was taken from and not put back into
         self.won = self.over = False
         self.observation = ""
 
@@ -109,7 +113,7 @@ class HouseholdEnv:
         """
         if self.over:
             raise InputError("the episode has ended; call reset() first")
-        act = self._menu()[1].get(command)
+        act = self._menu()[1].get(str(command).strip())
         if act is None:
             if self.strict:
                 raise InputError(f"command '{str(command)[:80]}' is not admissible here")
@@ -133,7 +137,8 @@ class HouseholdEnv:
         facts = tuple(tuple(sorted(self.facts[name])) for name in ("isclean", "ishot", "iscool", "istoggled"))
         if full:
             more = (tuple(self.contents), tuple(sorted(self.opened)), tuple(sorted(self.facts["issliced"])))
-            return (self.location, self.held, facts, *more)
+            moved = (tuple(sorted(self.lying ^ self.rules.lying)), tuple(sorted(self.left)))
+            return (self.location, self.held, facts, *more, *moved)
         return (self.observation, self.location, self.held, facts, self.placed)
 
     @property
@@ -161,7 +166,7 @@ class HouseholdEnv:
         here, rules = self._here(), self.rules
         held = self.held
         knife = self.slicing and held >= 0 and rules.object_types[held] in _KNIVES
-        sliced = tuple(sorted(thing for thing, spot in self.lying if spot == self.location)) if knife else ()
+        sliced = self._sliceable() if knife else ()
         key = (
             self.location,
             held,
@@ -177,6 +182,10 @@ class HouseholdEnv:
                 rules.menus.clear()
             rules.menus[key] = menu
         return menu  # type: ignore[return-value]
+
+    def _sliceable(self) -> tuple[int, ...]:
+        flagged = self.rules.flags["sliceable"]
+        return tuple(sorted(thing for thing, spot in self.lying if spot == self.location and thing in flagged))
 
     def _acts(self, here: tuple[int, ...], sliced: tuple[int, ...]) -> dict[str, Act]:
         rules, held = self.rules, self.held
@@ -235,13 +244,14 @@ class HouseholdEnv:
         self.contents[act.place] = tuple(thing for thing in self.contents[act.place] if thing != act.thing)
         self.held = act.thing
         self.lying.discard((act.thing, self.location))
+        self.left.add((act.thing, act.place))
         return "You pick up the {} from the {}.".format(*self._name(act))
 
     def _move(self, act: Act) -> str:
         self.contents[act.place] = tuple(sorted({*self.contents[act.place], act.thing}))
         self.held = -1
-        if act.thing in self.rules.flags["sliceable"]:
-            self.lying.add((act.thing, self.location))
+        self.lying.add((act.thing, self.location))
+        self.left.discard((act.thing, act.place))
         return "You move the {} to the {}.".format(*self._name(act))
 
     def _clean(self, act: Act) -> str:
@@ -279,17 +289,24 @@ class HouseholdEnv:
         return HELP
 
     def _look(self, _: Act) -> str:
-        here = [self.rules.receptacle_names[place] for place in self._here()]
-        if not here:
-            return self._overview()
-        facing = here[0] if len(here) == 1 else ", ".join(here[:-1]) + f", and {here[-1]}"
-        return f"You are facing the {facing}. Next to it, you see nothing."
+        rules, here = self.rules, self._here()
+        if not here:  # as the games' engine: it looks for the receptacles at this place, and there is none
+            return f"{_ROOM} nothing."
+        names = [rules.receptacle_names[place] for place in here]
+        facing = names[0] if len(names) == 1 else ", ".join(names[:-1]) + f", and {names[-1]}"
+        # As the games' engine: what lies here and was taken out of another receptacle here counts as next to it.
+        beside = [
+            rules.object_names[thing]
+            for thing, place in sorted(self.left)
+            if place in here and (thing, self.location) in self.lying
+        ]
+        return f"You are facing the {facing}. Next to it, you see {listed(beside)}."
 
     def _overview(self) -> str:
         cached = self.rules.texts.get("overview")
         if cached is None:
             seen = listed(self.rules.receptacle_names)
-            cached = f"You are in the middle of a room. Looking quickly around you, you see {seen}."
+            cached = f"{_ROOM} {seen}."
             self.rules.texts["overview"] = cached
         return cached
 

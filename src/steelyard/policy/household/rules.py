@@ -40,7 +40,7 @@ class Rules:
         contents: Objects in each receptacle at the start.
         opened: Receptacles that are open at the start.
         facts: State (``"ishot"`` …) -> objects that have it at the start.
-        lying: Pairs (object, location) at the start, of objects that can be sliced.
+        lying: Pairs (object, location) at the start.
         goal: The goal's expression.
         texts: Texts of receptacles by number and contents; filled as they are needed.
         menus: Commands by what they depend on; filled as they are needed.
@@ -91,12 +91,14 @@ def make_rules(problem: Problem) -> Rules:
             contents[spot[receptacle]].add(_known(number, thing, "inreceptacle"))
     inner: dict[int, list[int]] = {}
     for thing, outer in _pairs(of("inreceptacleobject", ()), "inreceptacleobject"):
-        inner.setdefault(_known(number, outer, "inreceptacleobject"), []).append(number[thing])
+        inner.setdefault(_known(number, outer, "inreceptacleobject"), []).append(
+            _known(number, thing, "inreceptacleobject")
+        )
     flags = {flag: _those(of(flag, ()), number) for flag in FLAGS}
     lying = {
         (number[thing], locations[place])
         for thing, place in _pairs(of("objectatlocation", ()), "objectatlocation")
-        if place in locations and number.get(thing, -1) in flags["sliceable"]
+        if place in locations and thing in number
     }
     agent = [place for _, place in _pairs(of("atlocation", ()), "atlocation")]
     opens = {name for (name,) in of("openable", ()) if name in spot}
