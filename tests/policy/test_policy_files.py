@@ -27,8 +27,8 @@ from steelyard.policy.arc import user as arc_user
 from steelyard.policy.arc.heads import CommitmentPolicy, committed
 from steelyard.policy.chain import KeyDoorChain, Wanderer
 from steelyard.policy.g2po import user
-from steelyard.policy.g2po.graph import END
-from steelyard.policy.g2po.picture import MOST_NODES, graph_picture, words
+from steelyard.policy.g2po.graph import END, WON
+from steelyard.policy.g2po.picture import MOST_NODES, ends, graph_picture, words
 from steelyard.policy.training import anchored
 from steelyard.policy.trajectories import anchored_episodes, write_table
 from steelyard.policy.verl import row_batch
@@ -83,6 +83,12 @@ def test_steps_and_episodes_read_alike(tmp_path):
         ([{"steps": []}], "'steps'"),
         ([{"steps": [3]}], "step 0"),
         ([""], "no steps"),
+        (['{"traj": 1, "reward": 1' + "0" * 4000 + "}"], "'reward' .* a whole number of 13\\d+ bits"),
+        (['{"traj": 1, "t": 1' + "0" * 4000 + ', "reward": 0}'], "'t' .* bits"),
+        ([{**STEP, "reward": 1e101}], "'reward' must be a finite number of at most 1e"),
+        ([{**STEP, "observation": "half \ud83d"}], "'observation' holds half a surrogate pair"),
+        ([{**STEP, "anchor": "\udc00"}], "'anchor' holds half"),
+        ([{**STEP, "process": {"progress": 1e300}}], "'progress'"),
     ],
 )
 def test_what_cannot_be_used_is_named_with_its_line(tmp_path, rows, words):
@@ -221,9 +227,35 @@ def test_taking_the_key_is_credited_and_large_graphs_are_cut():
     many = StepBatch(
         [0] * 200, [0] * 100 + [1] * 100, [*range(100)] * 2, [0.0] * 199 + [1.0], draws.integers(0, 90, 200)
     )
-    picture = graph_picture(TransitionGraph.from_batch(many))
+    graph = TransitionGraph.from_batch(many)
+    picture = graph_picture(graph)
+    drawn = {node.id for node in picture.nodes}
     assert len(picture.nodes) <= MOST_NODES + 1
-    assert "are not drawn" in picture.caption
+    assert f"Not drawn: {len(graph.value) - MOST_NODES} states" in picture.caption
+    assert sum(edge.strong for edge in picture.edges) == 8, "the steps of the largest credit are always drawn"
+    assert all({edge.source, edge.target} <= drawn and edge.source != edge.target for edge in picture.edges)
+
+
+def test_rollouts_that_won_end_apart_from_those_that_did_not():
+    batch = StepBatch([0] * 4, [0, 0, 1, 1], [0, 1, 0, 1], [0.0, 1.0, 0.0, 0.0], list("abac"),
+                      success=[True, True, False, False])  # fmt: skip
+    graph = TransitionGraph.from_batch(batch)
+    assert {(graph.anchors[source], target) for source, target in graph.edges.tolist() if target < 0} == {
+        ("b", WON), ("c", END)
+    }  # fmt: skip
+    assert {edge["to"] for edge in graph.to_json()["edges"]} >= {"won", "end"}
+    assert {data["anchor"] for _, data in graph.to_networkx().nodes(data=True)} == {"a", "b", "c", "won", "end"}
+    assert {node.id for node in graph_picture(graph).nodes} >= {"won", "end"}
+    assert graph.depths().tolist() == [0, 1, 1]
+    assert [ends(graph, edge)[1] for edge in graph.critical_edges(9)].count("won") == 1
+
+
+def test_a_state_seen_late_first_is_as_near_as_the_shortest_way_to_it():
+    """Rollout 0 goes a b c d, rollout 1 d a: from where rollouts began, d is 0 away and c 2."""
+    batch = StepBatch([0] * 6, [0, 0, 0, 0, 1, 1], [0, 1, 2, 3, 0, 1], [0.0] * 5 + [1.0], list("abcdda"))
+    graph = TransitionGraph.from_batch(batch)
+    depth = dict(zip(graph.anchors, graph.depths().tolist(), strict=True))
+    assert depth == {"a": 0, "b": 1, "c": 2, "d": 0}
 
 
 def cell(bench, arm, arrays, seed=0, **options):

@@ -263,7 +263,7 @@ def test_anchors_are_the_states_before_the_actions():
     assert own.reset()[1]["anchor"] == 18
     assert own.state_key() == (4, False)
     assert own.length == 10
-    for bad in ({"key": "text"}, {"history": -1}):
+    for bad in ({"key": "text"}, {"history": -1}, {"history": True}):
         with pytest.raises(InputError):
             AnchorWrapper(KeyDoorChain(), **bad)
 
@@ -282,13 +282,18 @@ def test_the_report_of_anchors_says_what_is_wrong():
     mixed = [len(by_hand[step["anchor"]]) > 1 for episode in episodes for step in episode]
     assert report.aliased_share == pytest.approx(np.mean(mixed))
     assert alias_report(batch).aliased_share is None
-    assert alias_report(batch, [None] * len(batch)).aliased_share == 0.0
+    assert alias_report(batch, [None] * len(batch)).aliased_share is None
     lone = StepBatch([0] * 4, [0] * 4, range(4), [0.0] * 4, list("abcd"))
     assert "node of their own" in alias_report(lone).warnings[0]
     giant = StepBatch([0] * 5, [0] * 5, range(5), [0.0] * 5, list("aaaab"))
     assert "80%" in alias_report(giant).warnings[0]
     assert alias_report(giant).lines()[0].startswith("5 steps at 2 nodes")
     assert alias_report(giant).to_json()["nodes"] == 2
+    several = StepBatch([0] * 5 + [1] * 5, [0] * 5 + [1] * 5, [*range(5)] * 2, [0.0] * 10, list("aaaabccccd"))
+    assert alias_report(several).largest_share == 0.8, "a node is large within its own task"
+    starts = StepBatch([0] * 8, range(8), [0] * 8, [0.0] * 8, ["s"] * 8)
+    assert not alias_report(starts).warnings, "rollouts of one step all begin, and rightly, at one state"
+    assert alias_report(list("aaaab")) == alias_report(giant), "observations alone serve as anchors"
     for bad in (lambda: alias_report(StepBatch([], [], [], [], [])), lambda: alias_report(giant, [None])):
         with pytest.raises(InputError), warnings.catch_warnings():
             bad()

@@ -18,6 +18,15 @@ from steelyard.models.paths import printable
 METHODS = ("grpo", "dr_grpo", "rloo", "gigpo", "g2po", "arc")
 _PICTURES = 6  # tasks with a picture on the page
 _SHOWN = 12  # tasks listed on a terminal
+_FACTS = (
+    ("steps", "steps"),
+    ("nodes", "states"),
+    ("mean_size", "steps a state, on average"),
+    ("trajectories", "rollouts a state, on average"),
+    ("singleton_fraction", "share of steps alone at their state"),
+    ("largest_share", "share of steps at the largest state of their task"),
+    ("aliased_share", "share of steps at anchors with different admissible actions"),
+)
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="JSON Lines: one step or one episode a line.")]
 AnchorOption = Annotated[
@@ -230,15 +239,14 @@ def _page(path: Path, batch: Any, report: Any) -> Path:
     for task in names[:_PICTURES]:
         graph = graph_of(batch, task=task)
         rows = tuple(
-            (picture.words(graph.anchors[source]), "end" if target < 0 else picture.words(graph.anchors[target]),
-             f"{graph.credit[edge]:+.2f}", str(graph.counts[edge]))
-            for edge in graph.critical_edges(8) for source, target in [graph.edges[edge].tolist()]
-        )  # fmt: skip
+            (*picture.ends(graph, edge), f"{graph.credit[edge]:+.2f}", str(graph.counts[edge]))
+            for edge in graph.critical_edges(8)
+        )
         table = Table("Steps of the largest credit", ("from", "to", "credit", "times"), rows)
         parts.append(Part(f"Task {jsonlib.dumps(task)[:80]}", "", (table,), (picture.graph_picture(graph),)))
     lead = " ".join(report.warnings) or "Nothing about the anchors is odd."
-    facts = tuple((name, "not known" if value is None else f"{value:.3g}") for name, value in report.to_json().items()
-                  if name != "warnings")  # fmt: skip
+    found = report.to_json()
+    facts = tuple((words, "not known" if found[name] is None else f"{found[name]:,.3g}") for name, words in _FACTS)
     parts.insert(0, Part("Anchors", "", (Table("All steps", ("", "value"), facts),)))
     return write_answer(path, f"States of {several(len(names), 'task')}", lead, parts)
 

@@ -36,7 +36,7 @@ class AnchorWrapper:
     def __init__(self, env: TextEnv, key: AnchorKey = "state", history: int = 0) -> None:
         if key not in ("state", "obs") and not callable(key):
             raise InputError(f"key must be 'state', 'obs' or a function, got {key!r}")
-        if not isinstance(history, int) or history < 0:
+        if not isinstance(history, int) or isinstance(history, bool) or history < 0:
             raise InputError(f"history must be a whole number of at least 0, got {history!r}")
         self.env, self.key = env, key
         self._past: deque[str] = deque(maxlen=history)
@@ -81,7 +81,7 @@ class AliasReport(NamedTuple):
         nodes: Number of different (task, anchor).
         mean_size: Steps a node.
         singleton_fraction: Share of steps at a node of their own.
-        largest_share: Share of steps at the largest node.
+        largest_share: Share of steps at the largest node of their task.
         trajectories: Mean number of different rollouts a node.
         aliased_share: Share of steps whose anchor occurs with several sets of admissible actions; None: not known.
         warnings: What follows, a sentence each.
@@ -99,14 +99,16 @@ class AliasReport(NamedTuple):
     def lines(self) -> list[str]:
         """Return the report as lines."""
         aliased = (
-            "not known (no admissible actions given)" if self.aliased_share is None else f"{self.aliased_share:.0%}"
+            "not known, for want of admissible actions"
+            if self.aliased_share is None
+            else f"{self.aliased_share:.0%} of the steps"
         )
         return [
             f"{self.steps:,} steps at {self.nodes:,} nodes, {self.mean_size:.1f} a node from "
             f"{self.trajectories:.1f} rollouts",
-            f"alone at their node: {self.singleton_fraction:.0%} of the steps; at the largest: "
+            f"alone at their node: {self.singleton_fraction:.0%} of the steps; at their task's largest: "
             f"{self.largest_share:.0%}",
-            f"anchors met with different admissible actions: {aliased} of the steps",
+            f"anchors met with different admissible actions: {aliased}",
             *(f"warning: {sentence}" for sentence in self.warnings),
         ]
 
@@ -115,35 +117,27 @@ class AliasReport(NamedTuple):
         return {**self._asdict(), "warnings": list(self.warnings)}
 
 
-def alias_report(batch: StepBatch, admissible_sets: Sequence[Any] | None = None) -> AliasReport:
+def alias_report(batch: StepBatch | Sequence[Any], admissible_sets: Sequence[Any] | None = None) -> AliasReport:
     """Return how well a batch's anchors serve as states.
 
     Args:
-        batch: Steps with anchors.
+        batch: Steps with anchors; or the observations of one rollout, which then are the anchors.
         admissible_sets: Of each step the actions that were admissible, or None where that is not known. The same anchor
             with different sets is not one state: a cheap test that needs nothing of the simulator (reconstruction).
 
     Raises:
         InputError: No anchors, no steps, or sets of another number than the steps.
     """
+    if not isinstance(batch, StepBatch):
+        size = len(batch)
+        batch = StepBatch([0] * size, [0] * size, range(size), [0.0] * size, batch)
     if not len(batch):
         raise InputError("batch: there are no steps to look at")
     nodes, count = batch.nodes
-    size = np.bincount(nodes, minlength=count)
     visits = np.unique(nodes * np.int64(len(batch.layout.starts)) + batch.layout.traj)
-    alone, largest = float((size == 1).sum()) / len(batch), float(size.max()) / len(batch)
+    alone, largest = node_shares(batch)
     aliased = None if admissible_sets is None else _aliased(batch, admissible_sets)
-    said = []
-    if alone > MANY_SINGLETONS:
-        said.append(
-            f"{alone:.0%} of the steps are at a node of their own, so that nothing is averaged or compared there: "
-            f"use a "
-            "coarser anchor, or more rollouts a task"
-        )
-    if largest > GIANT_SHARE and count < len(batch) and len(batch) > batch.layout.tasks:
-        said.append(
-            f"one node holds {largest:.0%} of all steps, so that the anchor hardly tells states apart: give a finer one"
-        )
+    said = list(oddities(batch))
     if aliased is not None and aliased > MUCH_ALIASED:
         said.append(
             f"{aliased:.0%} of the steps are at an anchor that was met with different admissible actions, so that it "
@@ -152,14 +146,45 @@ def alias_report(batch: StepBatch, admissible_sets: Sequence[Any] | None = None)
     return AliasReport(len(batch), count, len(batch) / count, alone, largest, len(visits) / count, aliased, tuple(said))
 
 
-def _aliased(batch: StepBatch, admissible_sets: Sequence[Any]) -> float:
-    """Return the share of steps at nodes with several sets of admissible actions; steps without a set do not count."""
+def node_shares(batch: StepBatch) -> tuple[float, float]:
+    """Return the shares of steps that are alone at their node, and that are at the largest node of their task."""
+    nodes, count = batch.nodes
+    size = np.bincount(nodes, minlength=count)
+    task = np.empty(count, np.int64)
+    task[nodes] = batch.layout.task
+    largest = np.zeros(batch.layout.tasks, np.int64)
+    np.maximum.at(largest, task, size)
+    return float((size == 1).sum()) / len(batch), float(largest.sum()) / len(batch)
+
+
+def oddities(batch: StepBatch) -> tuple[str, ...]:
+    """Return what makes values of the nodes useless, a sentence each."""
+    if not len(batch):
+        return ()
+    alone, largest = node_shares(batch)
+    said = []
+    if alone > MANY_SINGLETONS:
+        said.append(
+            f"{alone:.0%} of the steps are at a node of their own: their values are single samples and actions have "
+            "nothing to be compared with; use a coarser anchor, or more rollouts a task"
+        )
+    # Rollouts of one step are all where their task begins, and rightly so.
+    if largest > GIANT_SHARE and len(batch) > len(batch.layout.starts):
+        said.append(
+            f"{largest:.0%} of the steps are at the largest node of their task: the anchor hardly tells states apart; "
+            "use a finer one"
+        )
+    return tuple(said)
+
+
+def _aliased(batch: StepBatch, admissible_sets: Sequence[Any]) -> float | None:
+    """Return the share of steps at nodes with several sets of admissible actions, of those whose set is known."""
     if len(admissible_sets) != len(batch):
         raise InputError(f"admissible_sets: it has {len(admissible_sets)} entries, the batch {len(batch)} steps")
     known = [None if actions is None else frozenset(actions) for actions in admissible_sets]
     kept = np.array([actions is not None for actions in known])
     if not kept.any():
-        return 0.0
+        return None
     nodes, count = batch.nodes
     nodes = nodes[batch.layout.place][kept]
     codes, kinds = factorise([actions for actions in known if actions is not None])

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from steelyard.data.records import read_json_lines
 from steelyard.errors import InputError
 from steelyard.policy.rollouts import Episode
-from steelyard.policy.steps import StepBatch
+from steelyard.policy.steps import LARGEST, StepBatch
 
 AnchorField = Literal["anchor", "observation", "history"]
 _TEXTS = ("observation", "action", "next_observation")
@@ -35,8 +35,9 @@ def read_trajectories(path: str | os.PathLike[str]) -> list[Episode]:
     episodes: dict[Hashable, list[tuple[int, str, dict[str, Any]]]] = {}
     for where, row in read_json_lines(path):
         for number, (step, told) in enumerate(_steps(row, where)):
-            traj = step.get("traj", where)
-            here = episodes.setdefault(_key(traj, told, "traj"), [])
+            if "traj" in step:
+                step["traj"] = _key(step["traj"], told, "traj")
+            here = episodes.setdefault(step.get("traj", where), [])
             t = step.get("t", len(here) if "steps" not in row else number)
             here.append((_whole(t, told), told, _checked(step, told)))
     if not episodes:
@@ -70,7 +71,9 @@ def _ordered(steps: list[tuple[int, str, dict[str, Any]]]) -> Episode:
         if t != first + place or first > 1:
             raise InputError(f"{where}: 't' is {t}; the trajectory has no step {first + place if first <= 1 else 0}")
         if step["task"] != task:
-            raise InputError(f"{where}: 'task' is {step['task']!r}, the same trajectory's first step has {task!r}")
+            raise InputError(
+                f"{where}: 'task' is {_short(step['task'])}, the same trajectory's first step has {_short(task)}"
+            )
     won = any(step.get("success") for _, _, step in steps)
     told = any("success" in step for _, _, step in steps)
     for place, (_, _, step) in enumerate(steps):
@@ -82,18 +85,21 @@ def _ordered(steps: list[tuple[int, str, dict[str, Any]]]) -> Episode:
 
 def _checked(step: dict[str, Any], where: str) -> dict[str, Any]:
     step["task"] = _key(step.get("task", 0), where, "task")
-    reward = step.get("reward")
-    if not isinstance(reward, int | float) or isinstance(reward, bool) or not math.isfinite(reward):
-        told = "is missing" if "reward" not in step else f"must be a finite number, got {str(reward)[:40]!r}"
-        raise InputError(f"{where}: the field 'reward' {told}")
+    if "reward" not in step:
+        raise InputError(f"{where}: the field 'reward' is missing")
+    if not _is_number(step["reward"]):
+        raise InputError(
+            f"{where}: the field 'reward' must be a finite number of at most {LARGEST:g}, got {_short(step['reward'])}"
+        )
     if "anchor" in step:
         step["anchor"] = _key(step["anchor"], where, "anchor")
     for name in _TEXTS:
         if step.get(name) is not None and not isinstance(step[name], str):
             raise InputError(f"{where}: the field '{name}' must be a text, got a {type(step[name]).__name__}")
+        _refuse_half_letters(step.get(name), where, name)
     for name in _FLAGS:
         if name in step and not isinstance(step[name], bool):
-            raise InputError(f"{where}: the field '{name}' must be true or false, got {str(step[name])[:40]!r}")
+            raise InputError(f"{where}: the field '{name}' must be true or false, got {_short(step[name])}")
     offered = step.get("admissible")
     if offered is not None and not (isinstance(offered, list) and all(isinstance(one, str) for one in offered)):
         raise InputError(f"{where}: the field 'admissible' must be a list of texts")
@@ -102,15 +108,26 @@ def _checked(step: dict[str, Any], where: str) -> dict[str, Any]:
         if not isinstance(process, Mapping):
             raise InputError(f"{where}: the field 'process' must be an object of named numbers")
         for name, value in process.items():
-            number = isinstance(value, int | float) and not isinstance(value, bool) and not math.isinf(value)
-            if value is not None and not number:
-                raise InputError(f"{where}: 'process' has {str(value)[:40]!r} for '{name}', which is no number")
+            masked = value is None or (isinstance(value, float) and math.isnan(value))
+            if not masked and not _is_number(value):
+                raise InputError(f"{where}: 'process' has {_short(value)} for '{name}', which is no finite number")
     return step
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST  # false for NaN
+
+
+def _short(value: Any) -> str:
+    """Return what was found in a few letters; Python refuses to print whole numbers of thousands of digits."""
+    if isinstance(value, int) and abs(value) > LARGEST:
+        return f"a whole number of {value.bit_length()} bits"
+    return repr(str(value)[:40])
 
 
 def _whole(value: Any, where: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**53:
-        raise InputError(f"{where}: the field 't' must be a whole number of at least 0, got {str(value)[:40]!r}")
+        raise InputError(f"{where}: the field 't' must be a whole number of at least 0, got {_short(value)}")
     return value
 
 
@@ -120,7 +137,20 @@ def _key(value: Any, where: str, name: str) -> Hashable:
         return json.dumps(value, sort_keys=True)
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         raise InputError(f"{where}: the field '{name}' must be a text, a number or a list, got {value!r}")
+    _refuse_half_letters(value, where, name)
     return value  # type: ignore[no-any-return]
+
+
+def _refuse_half_letters(value: Any, where: str, name: str) -> None:
+    """Refuse half a surrogate pair, which JSON can spell but no file of advantages could hold."""
+    if not isinstance(value, str) or value.isascii():
+        return
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InputError(
+            f"{where}: the field '{name}' holds half a surrogate pair, which is no character; remove it"
+        ) from None
 
 
 def anchored_episodes(episodes: Sequence[Sequence[Mapping[str, Any]]], anchor: AnchorField) -> list[Episode]:

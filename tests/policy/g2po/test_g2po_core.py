@@ -169,7 +169,7 @@ def test_what_is_odd_is_said_once():
         g2po_advantage(lone)
     assert sorted(str(one.message)[:20] for one in said) == sorted(["1 of 1 tasks have on", "100% of the steps ar"])
     giant = StepBatch([0] * 6, [0] * 3 + [1] * 3, [0, 1, 2] * 2, [0.0] * 6, list("aaaaab"))
-    with pytest.warns(UserWarning, match="one node holds 83%"):
+    with pytest.warns(UserWarning, match="83% of the steps are at the largest node"):
         g2po_advantage(giant)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

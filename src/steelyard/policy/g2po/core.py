@@ -21,14 +21,13 @@ from steelyard.policy.advantages import (
     check_number,
     episode_advantage,
 )
+from steelyard.policy.anchors import oddities
 from steelyard.policy.groups import Floats, Ints, Norm, group_moments, plain, standardise
 from steelyard.policy.steps import StepBatch
 
 PARTS = ("ep", "nc", "ec")
 """Terms of the advantage: of the episode, against other actions from the same node, and along the edge."""
 INVALID_PENALTY = 0.1
-MANY_SINGLETONS = 0.5
-GIANT_SHARE = 0.5
 Weighting = Literal["visits", "trajectories"]
 TerminalValue = Callable[[Floats], Floats] | Floats | Sequence[float] | None
 
@@ -37,7 +36,7 @@ class G2POInfo(NamedTuple):
     """What lies behind the advantages; arrays of shape (S,) are in the order of the steps.
 
     Attributes:
-        advantage: What :func:`g2po` returns, (S,).
+        advantage: What :func:`g2po_advantage` returns, (S,).
         node: Node of each step, numbered over all tasks, (S,).
         next_node: Node of the step after it; -1 after the last of a rollout, (S,).
         value: Value of each node, (K,).
@@ -131,7 +130,7 @@ def g2po_advantage(
     if w and "ec" in chosen:
         ec = standardise(accumulated(batch, delta, lam), layout.task, layout.tasks, norm=norm, min_std=min_std)
     size = np.bincount(nodes, minlength=count)
-    said = _oddities(batch, size)
+    said = oddities(batch)
     for sentence in said:
         warnings.warn(sentence, stacklevel=2)
     advantage = batch.per_row(_total({"ep": ep, "nc": nc, "ec": ec}, chosen, w))
@@ -225,22 +224,6 @@ def _checked_parts(parts: Sequence[str]) -> set[str]:
     if unknown or not chosen:
         raise InputError(f"parts must name some of {', '.join(PARTS)}, got {unknown or 'none'}")
     return set(chosen)
-
-
-def _oddities(batch: StepBatch, size: Ints) -> tuple[str, ...]:
-    """Return what makes the graph's values useless, a sentence each."""
-    if not len(batch):
-        return ()
-    alone, largest = float((size == 1).sum()) / len(batch), float(size.max()) / len(batch)
-    said = []
-    if alone > MANY_SINGLETONS:
-        said.append(
-            f"{alone:.0%} of the steps are at a node of their own: their values are single samples and actions have "
-            "nothing to be compared with; use a coarser anchor or more rollouts a task"
-        )
-    if largest > GIANT_SHARE and len(batch) > batch.layout.tasks:
-        said.append(f"one node holds {largest:.0%} of all steps: the anchor does not tell states apart")
-    return tuple(said)
 
 
 def _info(
