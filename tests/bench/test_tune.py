@@ -48,6 +48,13 @@ def test_lower_is_better_where_the_metric_says_so(store, tmp_path, monkeypatch):
     assert json.loads(path.read_text())["noise"]["biased"]["config"] == {"bias": 1.0}
 
 
+def test_of_settings_alike_to_the_last_bit_the_first_wins(store, tmp_path, monkeypatch):
+    scores = iter((0.7, 0.9, 0.9000000000000001, 0.5))
+    monkeypatch.setattr("steelyard.bench.tune._mean", lambda *_: next(scores))
+    found = json.loads(tune("toys.tuned", store, tmp_path / "tuned.json", 2).read_text())
+    assert found["noise"]["biased"]["config"] == {"bias": 3.0}
+
+
 def test_a_setting_that_fails_cannot_win(store, tmp_path, monkeypatch):
     grid = {"biased": [{"bias": 1.0}, {"bias": 9.0, "fate": "nan"}]}
     bench = dataclasses.replace(BENCH, grid=grid)

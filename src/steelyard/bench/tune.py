@@ -110,7 +110,7 @@ def _mean(
 
 
 def _best(spec: BenchSpec, cells: Sequence[dict[str, Any]]) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return task -> arm -> the grid point with the best mean of the primary metric, and what else was tried."""
+    """Return task -> arm -> the first grid point with the best mean of the primary metric, and what else was tried."""
     metric = next(metric for metric in spec.metrics if metric.name == spec.primary)
     sign = 1.0 if metric.better == "higher" else -1.0
     found: dict[str, dict[str, dict[str, Any]]] = {}
@@ -121,6 +121,7 @@ def _best(spec: BenchSpec, cells: Sequence[dict[str, Any]]) -> dict[str, dict[st
         whole = [point for point in tried if point["score"] is not None]
         if not whole:
             raise InputError(f"tuning {spec.method}: no setting of {arm} on {task} finished all its cells")
-        best = max(whole, key=lambda point: sign * point["score"])
+        # To nine digits, so that no last bit of a mean decides between two that are equal.
+        best = max(whole, key=lambda point: float(f"{sign * point['score']:.9g}"))
         found.setdefault(task, {})[arm] = {**best, "tried": tried, "seeds": list(TUNING_SEEDS)}
     return found

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
-from typing import NamedTuple
+from importlib import resources
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -41,6 +43,13 @@ OFFICIAL_TASK = Task(
     "ALFWorld's official games (json_2.1.1), MIT",
     dataset="alfworld_games",
 )
+
+
+def tuned_settings(package: str) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return the settings by task and arm of a bench's ``tuned.json``: chosen on the official games, used on both."""
+    tuned = json.loads(resources.files(package).joinpath("tuned.json").read_text(encoding="utf-8"))
+    chosen = {arm: dict(row["config"]) for arm, row in tuned.get(OFFICIAL, {}).items()}
+    return {OFFICIAL: chosen, MADE: chosen}
 
 
 class CellGames(NamedTuple):

@@ -6,18 +6,12 @@ choose from on the same tuning seeds (``tuned.json``, by ``steelyard tune arc``)
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from importlib import resources
 from typing import Any
 
 from steelyard.contracts import BenchSpec, Block, CellInput, Measured, Profile
 from steelyard.policy.arc import arms, cells, tasks, user
-from steelyard.policy.games import MADE, OFFICIAL
-
-TUNED: dict[str, dict[str, dict[str, Any]]] = json.loads(
-    resources.files("steelyard.policy.arc").joinpath("tuned.json").read_text(encoding="utf-8")
-)
+from steelyard.policy.games import MADE, OFFICIAL, tuned_settings
 
 
 def run(cell: CellInput) -> Measured:
@@ -36,12 +30,6 @@ RECIPE = (
     "16 tasks x 8 rollouts an iteration, 50 steps, learning rate 1e-6, 100 to 150 iterations; RuleVerifier on ALFWorld "
     "and WebShop, JudgeVerifier on WebArena; at least six seeds, evaluated with inconsistency_report."
 )
-
-
-def chosen_settings() -> dict[str, dict[str, dict[str, Any]]]:
-    """Return the settings by task and arm that tuning on the official games chose; they serve for games made here."""
-    chosen = {arm: dict(row["config"]) for arm, row in TUNED.get(OFFICIAL, {}).items()}
-    return {OFFICIAL: chosen, MADE: chosen}
 
 
 BENCH = BenchSpec(
@@ -89,7 +77,7 @@ BENCH = BenchSpec(
     cost="train_steps",
     user_task=user.user_task,
     options=user.Options,
-    tuned=chosen_settings(),
+    tuned=tuned_settings("steelyard.policy.arc"),
     grid={arm: tuple({"learning_rate": rate} for rate in (0.05, 0.025, 0.1)) for arm in arms.LEARNERS},
     tuning_tasks=(OFFICIAL,),
     tuning_params={"iterations": 40},

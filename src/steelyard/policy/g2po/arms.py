@@ -40,6 +40,9 @@ ARMS = (
 CREDIT = ("g2po", "g2po_ec", "g2po_nc", "g2po_history", "g2po_obs", "g2po_lam", "grpo", "dr_grpo", "rloo", "gigpo",
           "gigpo_obs", "random", "expert")  # fmt: skip
 LEARNERS = CREDIT[:-2]
+WITHOUT_A_TERM = ("g2po_ec", "g2po_nc")
+"""Arms that leave out a term and change nothing else: they take the whole method's settings."""
+TUNED = tuple(arm for arm in LEARNERS if arm not in WITHOUT_A_TERM)
 FIXED = ("bc", "random", "expert")
 """Arms that learn nothing."""
 

@@ -2,22 +2,17 @@
 
 All arms of a seed share the games, the imitated start and the streams of chance; each arm had three learning rates to
 choose from on the same tuning seeds (``tuned.json``, by ``steelyard tune g2po``), evaluated on other held-out games.
+The arms that leave out a term have the whole method's rate, so that nothing else differs.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from importlib import resources
 from typing import Any
 
 from steelyard.contracts import BenchSpec, Block, CellInput, Measured, Profile
 from steelyard.policy.g2po import arms, cells, tasks, user
-from steelyard.policy.games import MADE, OFFICIAL
-
-TUNED: dict[str, dict[str, dict[str, Any]]] = json.loads(
-    resources.files("steelyard.policy.g2po").joinpath("tuned.json").read_text(encoding="utf-8")
-)
+from steelyard.policy.games import tuned_settings
 
 
 def run(cell: CellInput) -> Measured:
@@ -40,12 +35,7 @@ RECIPE = (
 )
 
 
-def chosen_settings() -> dict[str, dict[str, dict[str, Any]]]:
-    """Return the settings by task and arm that tuning on the official games chose; they serve for games made here."""
-    chosen = {arm: dict(row["config"]) for arm, row in TUNED.get(OFFICIAL, {}).items()}
-    return {OFFICIAL: chosen, MADE: chosen}
-
-
+SETTINGS = tuned_settings("steelyard.policy.g2po")
 BENCH = BenchSpec(
     method="g2po",
     tasks=tasks.TASKS,
@@ -92,8 +82,8 @@ BENCH = BenchSpec(
     cost="train_steps",
     user_task=user.user_task,
     options=user.Options,
-    tuned=chosen_settings(),
-    grid={arm: tuple({"learning_rate": rate} for rate in (0.05, 0.025, 0.1)) for arm in arms.LEARNERS},
+    tuned={task: rows | dict.fromkeys(arms.WITHOUT_A_TERM, rows["g2po"]) for task, rows in SETTINGS.items()},
+    grid={arm: tuple({"learning_rate": rate} for rate in (0.05, 0.025, 0.1)) for arm in arms.TUNED},
     tuning_tasks=("alfworld",),
     true_ceiling="expert",
 )  # fmt: skip
