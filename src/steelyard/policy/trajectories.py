@@ -153,6 +153,13 @@ def _refuse_half_letters(value: Any, where: str, name: str) -> None:
         ) from None
 
 
+def given_episodes(data: Any) -> tuple[list[Any], str]:
+    """Return the episodes of a file's path, or those given themselves, and in words where they are from."""
+    if isinstance(data, str | os.PathLike):
+        return list(read_trajectories(data)), str(data)
+    return list(data), "rollouts given in Python"
+
+
 def anchored_episodes(episodes: Sequence[Sequence[Mapping[str, Any]]], anchor: AnchorField) -> list[Episode]:
     """Return the episodes with the anchor that is asked for, theirs untouched.
 

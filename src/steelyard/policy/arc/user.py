@@ -22,7 +22,7 @@ from steelyard.policy.arc.core import arc_advantage, coupled_steps
 from steelyard.policy.arc.report import inconsistency_report
 from steelyard.policy.groups import Floats, factorise, group_moments
 from steelyard.policy.steps import StepBatch
-from steelyard.policy.trajectories import read_trajectories
+from steelyard.policy.trajectories import given_episodes
 
 TASK = "user"
 SIGNALS = ("progress", "prediction")
@@ -45,10 +45,10 @@ def user_task(data: Any, **options: Any) -> Task:
         InputError: The file cannot be used, or no step is scored.
     """
     Options(**options)
-    named = isinstance(data, str) or hasattr(data, "__fspath__")
-    arrays = rollout_arrays(read_trajectories(data) if named else list(data))
+    episodes, source = given_episodes(data)
+    arrays = rollout_arrays(episodes)
     label = f"Your rollouts: {len(np.unique(arrays['task']))} tasks, {len(np.unique(arrays['traj']))} rollouts"
-    return Task(TASK, label, lambda: arrays, str(data) if named else "rollouts given in Python")
+    return Task(TASK, label, lambda: arrays, source)
 
 
 def rollout_arrays(episodes: list[Any]) -> dict[str, Any]:

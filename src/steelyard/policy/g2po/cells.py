@@ -11,7 +11,7 @@ from scipy.stats import spearmanr
 from steelyard.contracts import CellInput, Diagram, Measured
 from steelyard.policy.anchors import AliasReport, alias_report
 from steelyard.policy.chain import Exact, KeyDoorChain, Wanderer, exact_values
-from steelyard.policy.g2po.arms import FIXED, METRICS, estimator
+from steelyard.policy.g2po.arms import FIXED, estimator
 from steelyard.policy.g2po.graph import TransitionGraph
 from steelyard.policy.g2po.picture import graph_picture
 from steelyard.policy.games import games_of, walked
@@ -23,7 +23,6 @@ from steelyard.policy.training import Iteration, Streams, anchored, evaluate, tr
 
 _REWARD = 10.0
 _LOOKED = 5  # iterations between two looks at the anchors
-NAMES = tuple(metric.name for metric in METRICS)
 
 
 def run_chain(cell: CellInput) -> Measured:
@@ -140,8 +139,6 @@ def _picture(cell: CellInput, batch: StepBatch) -> Diagram:
         if success
     ]
     task = max(set(won or tasks), key=lambda name: (tasks.count(name), str(name)))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        graph = TransitionGraph.from_batch(batch, task=task)
+    graph = TransitionGraph.from_batch(batch, task=task)
     kind = {"state": "the simulator's state", "obs": "the raw observation"}[cell.config["anchor"]]
     return graph_picture(graph, f"graph_{cell.config['anchor']}", f"One task's rollouts, grouped by {kind}")

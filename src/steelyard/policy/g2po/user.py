@@ -22,7 +22,7 @@ from steelyard.policy.anchors import alias_report
 from steelyard.policy.g2po.arms import estimator
 from steelyard.policy.groups import Floats, Ints, factorise, group_moments
 from steelyard.policy.steps import StepBatch
-from steelyard.policy.trajectories import AnchorField, anchored_episodes, read_trajectories
+from steelyard.policy.trajectories import AnchorField, anchored_episodes, given_episodes
 
 TASK = "user"
 _LEAST = 4
@@ -46,10 +46,9 @@ def user_task(data: Any, **options: Any) -> Task:
         InputError: The file cannot be used, or no task has four rollouts.
     """
     chosen = Options(**options)
-    episodes = read_trajectories(data) if isinstance(data, str) or hasattr(data, "__fspath__") else list(data)
+    episodes, source = given_episodes(data)
     arrays = rollout_arrays(episodes, chosen.anchor)
     tasks, rollouts = len(np.unique(arrays["task"])), len(np.unique(arrays["traj"]))
-    source = str(data) if isinstance(data, str) or hasattr(data, "__fspath__") else "rollouts given in Python"
     return Task(TASK, f"Your rollouts: {tasks} tasks, {rollouts} rollouts", lambda: arrays, source)
 
 
@@ -130,12 +129,7 @@ class _Half:
         state = data["state"][rows]
         self.state: Ints = data["task"][rows] * (int(data["state"].max()) + 1) + state
         self.pair: Ints = self.state * (int(data["action"].max()) + 1) + data["action"][rows]
-        self.returned: Floats = discounted(batch, gamma)
-
-
-def discounted(batch: StepBatch, gamma: float) -> Floats:
-    """Return the discounted reward from each step on, in the order of the steps, (S,)."""
-    return rewards_to_go(batch, gamma)[batch.layout.place]
+        self.returned: Floats = rewards_to_go(batch, gamma)[batch.layout.place]
 
 
 def _agreement(ours: _Half, theirs: _Half) -> float:
