@@ -32,8 +32,8 @@ DECISIONS = (
         alternatives=("a schema callable of your own",), knob="schema_reader",
     ),
     Decision(
-        id="S6", what="Confidence of a feature, and from where on it is required", chosen="literal name or format .95, "
-        "operation or artifact .7, by embedding .4; required from .7", source=Source.RECON,
+        id="S6", what="Confidence of a feature, and from where on it is required", chosen="literal name or format "
+        ".95, operation or artifact .7, by embedding .4; required from .7", source=Source.RECON,
         why="fixed before the first run; no number is known", alternatives=("any confidences",), knob="confidences",
     ),
     Decision(
@@ -73,8 +73,8 @@ DECISIONS = (
         alternatives=("off",), knob="backfill",
     ),
     Decision(
-        id="S14", what="Fields of the contract", chosen="START, SUPPORT, CHECK, AVOID, always all four, and a "
-        "DEBT line",
+        id="S14", what="Fields of the contract", chosen="START, SUPPORT, CHECK, AVOID, always all four, and a DEBT "
+        "line",
         source=Source.PAPER, why="the abstract names the four; the line for what is not covered is second hand",
     ),
     Decision(
@@ -84,8 +84,8 @@ DECISIONS = (
         knob="linker",
     ),
     Decision(
-        id="S16", what="When nothing in the library matches", chosen="an empty contract whose DEBT holds all that "
-        "is required (the task itself where nothing is): no telling word in common, no cosine of .3",
+        id="S16", what="When nothing in the library matches", chosen="an empty contract whose DEBT holds all that is "
+        "required (the task itself where nothing is): no telling word in common, no cosine of .3",
         source=Source.RECON,
         why="an arbitrary anchor would send an agent astray", alternatives=("a floor of your own",), knob="floor",
     ),

@@ -81,8 +81,8 @@ DECISIONS = (
         alternatives=("None: exact",), knob="fanout",
     ),
     Decision(
-        id="d14", what="Planted sources", chosen="40 nodes with 60 words more, 40 with 4 edges to other classes, 40 of "
-        "a class whose labels are cut to 2, 40 clean; all test nodes of degree 2 to 5 with more than 80 % of "
+        id="d14", what="Planted sources", chosen="40 nodes with 60 words more, 40 with 4 edges to other classes, 40 "
+        "of a class whose labels are cut to 2, 40 clean; all test nodes of degree 2 to 5 with more than 80 % of "
         "neighbours of their class", source=Source.RECON, why="ground truth that the network is trained with",
         alternatives=("any counts",), knob="per_group",
     ),

@@ -12,8 +12,8 @@ DECISIONS = (
         alternatives=("a sentence encoder: BlackBoxDiscrepancy",), knob="embedding",
     ),
     Decision(
-        id="E2", what="What stands before the answer when it is taken alone", chosen="the bare assistant header of the "
-        "chat template; the begin-of-text token for base models", source=Source.RECON,
+        id="E2", what="What stands before the answer when it is taken alone", chosen="the bare assistant header of "
+        "the chat template; the begin-of-text token for base models", source=Source.RECON,
         why="never nothing: the first token of a sequence becomes a sink with a huge norm and would swamp the mean",
         alternatives=("any text: prefix=",), knob="prefix",
     ),

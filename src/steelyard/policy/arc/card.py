@@ -69,9 +69,8 @@ CARD = Card(
         "About seven settings were tried at second hand before these; the weight of .1 comes from there. Here each arm "
         "had three learning rates on three tuning seeds.",
         "Episodes end after 30 commands here, after 50 in the paper.",
-        "The official games come from a mirror or from an ALFWorld folder of yours; 600 of the 3,553 training "
-        "games are "
-        "in the packed file.",
+        "The official games come from a mirror or from an ALFWorld folder of yours; 600 of the 3,553 training games "
+        "are in the packed file.",
         "Being told the true state and the statement by parts have six seeds in the full profile: shown, no verdict. "
         "The plain sum, free statements and the process part everywhere had six at first; they got the same ten as the "
         "others after those had been seen, with claims and settings as they were.",
@@ -82,9 +81,8 @@ CARD = Card(
         "does not always: with outcomes (1, 0, 1, 0) and signals (0, 1, 1, 0) it ties the same pairs as one "
         "normalisation. What it does ensure is that a signal's weight does not depend on its scale.",
         "Two rules for claims that cannot be checked meet: masked, and worth nothing. Here a claim of something "
-        "unknown "
-        "is left out of the score, and a statement without any checkable claim scores 0; masking it would make vague "
-        "statements better than wrong ones.",
+        "unknown is left out of the score, and a statement without any checkable claim scores 0; masking it would "
+        "make vague statements better than wrong ones.",
     ),
     config=Config,
 )

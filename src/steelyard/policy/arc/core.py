@@ -188,9 +188,8 @@ def _check_weights(weights: Mapping[str, float], batch: StepBatch) -> None:
 def _warn(route: Route, strength: Mapping[str, float], outcome: Floats) -> None:
     if route == "step":
         warnings.warn(
-            "route='step': the process advantage reaches action tokens, which teaches an agent to seek states "
-            "where its "
-            "statements are trivially true; route='segment' keeps it to the commitments",
+            "route='step': the process advantage reaches action tokens, which teaches an agent to seek states where "
+            "its statements are trivially true; route='segment' keeps it to the commitments",
             stacklevel=3,
         )
     if max(strength.values()) >= 1:

@@ -16,11 +16,10 @@ CARD = Card(
     "action is credited by where it led; which states count as the same decides the sign.",
     does=(
         "Several rollouts of one task are merged: equal anchors become one node, whose value is the mean discounted "
-        "return of all visits. An action gets the episode's advantage (GRPO), plus how the value it led to "
-        "compares with "
-        "what other actions from the same node led to, plus the rise in value along its edge in standard "
-        "deviations over "
-        "the task. It is a function of flat arrays, costs some tenths of a microsecond a step and needs no critic."
+        "return of all visits. An action gets the episode's advantage (GRPO), plus how the value it led to compares "
+        "with what other actions from the same node led to, plus the rise in value along its edge in standard "
+        "deviations over the task. It is a function of flat arrays, costs some tenths of a microsecond a step and "
+        "needs no critic."
     ),
     use_when=(
         "An agent gets one reward at the end of many steps and several rollouts of a task pass through the same "
@@ -55,22 +54,18 @@ CARD = Card(
     ),
     claims=CLAIMS,
     limits=(
-        "What is weighed here is a log-linear policy on text games, not a language model; the paper's 22 points "
-        "are not "
-        "tested by it.",
-        "The simulator's state as an anchor is privileged information during training (never while playing). It "
-        "holds no "
-        "reward. The anchor of observation and one turn of history uses none, and stands beside it.",
+        "What is weighed here is a log-linear policy on text games, not a language model; the paper's 22 points are "
+        "not tested by it.",
+        "The simulator's state as an anchor is privileged information during training (never while playing). It holds "
+        "no reward. The anchor of observation and one turn of history uses none, and stands beside it.",
         "The state anchor is nearly Markov, not quite: opened receptacles and moved objects are missing. The check of "
         "anchors prints the share of steps on states with different admissible actions for every arm.",
         "Anchors other than the raw observation were tried, at second hand, after that had failed; all arms that were "
         "tried there are arms here.",
-        "Repeated visits of a state by one rollout are not independent, so that averaging reduces variance by "
-        "less than "
-        "the number of visits says; a state's number of different rollouts is shown beside it.",
+        "Repeated visits of a state by one rollout are not independent, so that averaging reduces variance by less "
+        "than the number of visits says; a state's number of different rollouts is shown beside it.",
         "A policy step takes the mean over steps, so that long rollouts weigh more, in every arm alike. Arms are "
-        "compared "
-        "at equal iterations; an arm that wins sooner plays fewer steps, which are shown.",
+        "compared at equal iterations; an arm that wins sooner plays fewer steps, which are shown.",
         "Episodes end after 30 commands here, after 50 in the paper.",
         "In the full weighing each graph term alone learned faster than both together, which is no property of the "
         "terms: tuning had given those arms a learning rate of .1 and the whole method .05 (for the node term by a "
@@ -80,9 +75,8 @@ CARD = Card(
         "The same holds of GiGPO by the raw observation (.1) beside GiGPO by the state (.05).",
         "Each arm had three learning rates on three tuning seeds and nothing else was tuned; weights of the terms are "
         "the paper's.",
-        "The official games come from a mirror or from an ALFWorld folder of yours; 600 of the 3,553 training "
-        "games are "
-        "in the packed file. Without them the games made here serve, which are smaller and easier.",
+        "The official games come from a mirror or from an ALFWorld folder of yours; 600 of the 3,553 training games "
+        "are in the packed file. Without them the games made here serve, which are smaller and easier.",
         "On a user's own rollouts there is no truth: credit from one half of the rollouts is compared with Monte-Carlo "
         "advantages from the other half, which are noisy themselves, only where both halves visited.",
     ),
@@ -92,12 +86,10 @@ CARD = Card(
         "the environment. Here the anchor is an argument, and both are arms.",
         "The last step of a success has the value .95 * R and leads to R itself, so that the last edge always rises: a "
         "seam of the transcribed rules, kept.",
-        "The variance of an edge's credit is said to be at most that of a single visit. That needs two visits at "
-        "both of "
-        "its ends; edge_variance_bound says when it holds.",
-        "The code's test for success is a return of exactly 10, which fails for shaped or penalised rewards: "
-        "here a flag "
-        "says it.",
+        "The variance of an edge's credit is said to be at most that of a single visit. That needs two visits at both "
+        "of its ends; edge_variance_bound says when it holds.",
+        "The code's test for success is a return of exactly 10, which fails for shaped or penalised rewards: here a "
+        "flag says it.",
     ),
     config=Config,
 )
