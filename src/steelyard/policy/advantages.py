@@ -143,11 +143,11 @@ def accumulated(batch: StepBatch, values: Floats, factor: float) -> Floats:
 
 def check_number(name: str, value: float, *, low: float = -np.inf, high: float = np.inf, above: bool = False) -> None:
     """Refuse a number outside [low, high], or (low, high] with ``above``."""
-    good = isinstance(value, int | float | np.number) and np.isfinite(value) and low <= value <= high
-    if not good or (above and value == low):
-        bounds = f"above {low:g}" if above else f"at least {low:g}"
-        most = f" and at most {high:g}" if np.isfinite(high) else ""
-        raise InputError(f"{name} must be a finite number {bounds}{most}, got {value!r}")
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool) and bool(np.isfinite(value))
+    if not number or not low <= value <= high or (above and value == low):
+        least = "" if low == -np.inf else f" {'above' if above else 'of at least'} {low:g}"
+        most = "" if high == np.inf else f"{' and' if least else ' of'} at most {high:g}"
+        raise InputError(f"{name} must be a finite number{least}{most}, got {value!r}")
 
 
 def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

@@ -30,7 +30,7 @@ class ARCTrainer(TurnGRPOTrainer):
         max_turns: Turns of an episode.
         turn_tokens: Most tokens of a written turn.
         candidates: Turns among which the model draws by likelihood; None: it writes freely.
-        credit: Arguments of :func:`steelyard.policy.arc`.
+        credit: Arguments of :func:`steelyard.policy.arc_advantage`.
         **options: Of `GRPOTrainer`.
     """
 

@@ -23,7 +23,7 @@ class G2POTrainer(TurnGRPOTrainer):
         max_turns: Turns of an episode.
         turn_tokens: Most tokens of a written turn.
         candidates: Turns among which the model draws by likelihood; None: it writes freely.
-        credit: Arguments of :func:`steelyard.policy.g2po`.
+        credit: Arguments of :func:`steelyard.policy.g2po_advantage`.
         **options: Of `GRPOTrainer`: ``args``, ``train_dataset`` with a column ``prompt`` of texts, ``peft_config`` …
     """
 
