@@ -72,7 +72,7 @@ CARD = Card(
         "added terms came out reversed; that compared rates, so it was changed after it had been seen. At .1 for all, "
         "on ten tuning seeds, the whole less the episode and edge terms had an area of -.026 [-.086, .034], less the "
         "episode and node terms .021 [-.040, .082].",
-        "GiGPO by the raw observation has a tuned rate of .1, by the state .05: their difference is not that of states.",
+        "GiGPO's tuned rate is .1 by the raw observation, .05 by the state: their difference is not that of anchors.",
         "Each arm had three learning rates on three tuning seeds and nothing else was tuned; weights of the terms are "
         "the paper's.",
         "The official games come from a mirror or from an ALFWorld folder of yours; 600 of the 3,553 training games "
