@@ -89,6 +89,8 @@ def test_routes_returns_groups_and_whitening():
     one = batch()
     by_step = arc_advantage(one, route="step", alpha=0.3)
     assert by_step.for_segment("action") is by_step.step
+    with pytest.raises(InputError, match="no segment 'progess'; there are progress, think"):
+        by_step.for_segment("progess")
     weighted = mixed(one.process, {"progress": 0.5, "prediction": 0.5})
     last = np.isnan(one.process["prediction"])
     np.testing.assert_array_equal(weighted[last], one.process["progress"][last])
@@ -155,6 +157,8 @@ def test_a_turn_in_good_form():
     assert (said.progress, said.think, said.action, said.prediction) == ("hold=none", "well", "go to desk 1", "a pen")
     assert said.errors == ()
     assert FORM.parse(FORM.render(progress="p", action="a", prediction="b")).errors == ()
+    assert FORM.parse(f"Well, {text} That is all. ").errors == (), "words around the segments are not read"
+    assert FORM.parse("<progress>p</progress><think> </think><action>a</action><predict>b</predict>").errors == ()
     assert all(f"<{tag}>" in FORM.template() for tag in ("progress", "think", "action", "predict"))
 
 
@@ -175,6 +179,10 @@ def test_a_turn_in_good_form():
         ("<progress>p</progress><action>a</action><predict>b</predict><think>", "'think' is not closed", "a"),
         ("x" * 200_001, "more than 200000 characters", None),
         ("<Action>a</Action>", "'action' is missing", None),
+        ("<progress>p</progress><action> </action><predict>b</predict>", "'action' is empty", None),
+        ("<progress>\n</progress><action>a</action><predict>b</predict>", "'progress' is empty", "a"),
+        (None, "the turn is no text but a NoneType", None),
+        (b"<action>a</action>", "no text but a bytes", None),
     ],
 )
 def test_what_is_malformed_is_an_error_and_never_raises(text, error, action):

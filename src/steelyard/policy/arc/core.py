@@ -51,7 +51,14 @@ class ArcAdvantage:
         return self.signals["prediction"]
 
     def for_segment(self, name: str) -> Any:
-        """Return the advantage of a segment: "progress", "think", "action", "predict" or a signal's name."""
+        """Return the advantage of a segment: "progress", "think", "action", "predict" or a signal's name.
+
+        Raises:
+            InputError: Another name.
+        """
+        known = ("progress", "think", "action", "predict", *self.signals)
+        if name not in known:
+            raise InputError(f"name: there is no segment {name!r}; there are {', '.join(dict.fromkeys(known))}")
         if self.route == "step":
             return self.step
         return self.signals.get(SEGMENTS.get(name, name), self.outcome)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,13 +93,38 @@ class CommitmentFormat:
             if text or segment != "think"
         )
 
-    def parse(self, text: str) -> Commitment:
+    def parse(self, text: Any) -> Commitment:
         """Return what a turn says; whatever is malformed is an entry of ``errors`` and never raises.
 
-        A segment that is nested, given twice or left open is None, and so is one in which another's tag stands.
+        A segment that is nested, given twice or left open is None, and so is one in which another's tag stands, or a
+        needed one that is blank. Text outside the segments is not read.
         """
+        if not isinstance(text, str):
+            return Commitment(None, None, None, None, (f"the turn is no text but a {type(text).__name__}",), {})
         if len(text) > LONGEST:
             return Commitment(None, None, None, None, (f"the turn has more than {LONGEST} characters",), {})
+        spans, errors, spoiled = self._scanned(text)
+        blank = {
+            segment
+            for segment, span in spans.items()
+            if segment in self.needed and not text[span.inner_start : span.inner_end].strip()
+        }
+        errors += [f"'{segment}' is empty" for segment in SEGMENTS if segment in blank]
+        spoiled |= blank
+        good = {segment: span for segment, span in spans.items() if segment not in spoiled}
+        errors += [
+            f"'{segment}' is missing" for segment in self.needed if segment not in good and segment not in spoiled
+        ]
+
+        def words(segment: str) -> str | None:
+            span = good.get(segment)
+            return None if span is None else text[span.inner_start : span.inner_end].strip()
+
+        said = list(dict.fromkeys(errors))
+        return Commitment(words("progress"), words("think"), words("action"), words("predict"), tuple(said), good)
+
+    def _scanned(self, text: str) -> tuple[dict[str, Span], list[str], set[str]]:
+        """Return where segments stand, what is wrong with their tags, and which of them that spoils."""
         spans: dict[str, Span] = {}
         errors: list[str] = []
         spoiled: set[str] = set()
@@ -124,17 +149,7 @@ class CommitmentFormat:
         if open_ is not None:
             errors.append(f"'{open_[0]}' is not closed")
             spoiled.add(open_[0])
-        good = {segment: span for segment, span in spans.items() if segment not in spoiled}
-        errors += [
-            f"'{segment}' is missing" for segment in self.needed if segment not in good and segment not in spoiled
-        ]
-
-        def words(segment: str) -> str | None:
-            span = good.get(segment)
-            return None if span is None else text[span.inner_start : span.inner_end].strip()
-
-        said = list(dict.fromkeys(errors))
-        return Commitment(words("progress"), words("think"), words("action"), words("predict"), tuple(said), good)
+        return spans, errors, spoiled
 
     def segment_mask(
         self, text: str, offsets: Sequence[tuple[int, int]] | NDArray[np.int64]
