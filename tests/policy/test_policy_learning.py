@@ -183,7 +183,18 @@ def test_a_walkthrough_that_cannot_be_followed_is_named(made):
         made().fit_bc([Bad()])
 
 
-@pytest.mark.parametrize("options", [{"iterations": 0}, {"tasks": 0}, {"rollouts": 0}, {"tasks": 99}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"evaluate_every": 0},
+        {"temperature": -1.0},
+        {"rollouts": 1.5},
+        {"iterations": 0},
+        {"tasks": 0},
+        {"rollouts": 0},
+        {"tasks": 99},
+    ],
+)
 def test_trainings_that_cannot_be_are_refused(options):
     with pytest.raises(InputError, match=next(iter(options)) if 99 not in options.values() else "games"):
         train_household(LogLinearPolicy(), GAMES, grpo, **options)

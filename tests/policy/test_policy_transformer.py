@@ -23,16 +23,17 @@ def test_it_imitates_and_trains_in_the_same_loop():
     assert not torch.equal(before.network.embedding.weight, policy.network.embedding.weight)
 
 
-def test_the_objective_is_the_mean_of_advantage_times_log_probability():
+@pytest.mark.parametrize("temperature", [1.0, 0.5, 2.0])
+def test_the_objective_is_the_mean_of_advantage_times_log_probability(temperature):
     policy = TransformerPolicy(width=8, words=64)
     env = GAMES[0].make_env()
     observation, info = env.reset()
     memory = policy.begin(observation, info)
-    turns = policy.act([memory] * 3, [observation] * 3, [info["admissible"]] * 3, np.random.default_rng(0), 1.0)
+    turns = policy.act([memory] * 3, [observation] * 3, [info["admissible"]] * 3, np.random.default_rng(0), temperature)
     traces, weights = [turn.trace for turn in turns], np.array([1.0, -2.0, 0.5])
     scores = policy._scores(traces)
     by_hand = np.mean([
-        weight * (own[one.chosen] - torch.logsumexp(own, 0)).item()
+        weight * ((own / temperature)[one.chosen] - torch.logsumexp(own / temperature, 0)).item()
         for weight, own, one in zip(weights, scores, traces, strict=True)
     ])  # fmt: skip
     assert policy.objective(traces, weights).item() == pytest.approx(by_hand, abs=1e-6)
@@ -44,8 +45,14 @@ def test_equal_seeds_and_states_and_no_global_chance():
     assert torch.equal(torch.random.get_rng_state(), before)
     assert all(torch.equal(a, b) for a, b in zip(one.network.parameters(), two.network.parameters(), strict=True))
     assert not torch.equal(one.network.place.weight, other.network.place.weight)
-    other.load_state_dict(one.state_dict())
+    state = one.state_dict()
+    other.load_state_dict(state)
     assert torch.equal(one.network.place.weight, other.network.place.weight)
+    with torch.no_grad():
+        one.network.place.weight += 1
+    assert torch.equal(state["network"]["place.weight"], other.network.place.weight), "a state is a copy"
+    with pytest.raises(InputError, match="state: it is not that of a policy with"):
+        TransformerPolicy(width=8).load_state_dict(state)
 
 
 @pytest.mark.parametrize("options", [{"width": 0}, {"heads": 3}, {"words": 0}])

@@ -139,7 +139,10 @@ class HashedSoftmax:
         return np.split(softmax(scores, starts, sizes, temperature), starts[1:])
 
     def gradient(self, traces: Sequence[Trace], advantages: Floats) -> Floats:
-        """Return the gradient of the mean over choices of advantage times log probability, (bins,)."""
+        """Return the gradient of the mean over choices of advantage times log probability, (bins,).
+
+        The probabilities are those of the draw; its temperature, a factor that Adam does not notice, is left out.
+        """
         sizes = np.array([len(trace.rows) for trace in traces])
         share = advantages / max(len(traces), 1)
         factors = -np.concatenate([trace.probabilities for trace in traces]) * np.repeat(share, sizes)

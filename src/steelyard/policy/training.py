@@ -11,6 +11,7 @@ import numpy as np
 
 from steelyard import rng
 from steelyard.errors import InputError
+from steelyard.policy.advantages import check_number
 from steelyard.policy.anchors import AnchorKey, AnchorWrapper
 from steelyard.policy.environment import TextEnv
 from steelyard.policy.groups import Floats
@@ -132,16 +133,17 @@ def train_household(
         reward: Of winning.
         temperature: Of rollouts.
         seed: Of the streams, where none are given.
-        streams: Of the draws of tasks, of rollouts and of evaluations.
+        streams: Of the draws of tasks, of rollouts and of evaluations; all evaluations go on with the last one.
         evaluate_on: Games that are played at the end.
-        evaluate_every: Play them so often, too.
+        evaluate_every: Play them after every so many iterations, too.
         on_iteration: Sees every iteration.
         progress: Called with (iterations done, all).
 
     Raises:
-        InputError: A number below 1, or fewer games than tasks.
+        InputError: A number out of range, or fewer games than tasks.
     """
-    _check(iterations, tasks, rollouts, len(games))
+    _check(iterations, tasks, rollouts, len(games), 1 if evaluate_every is None else evaluate_every)
+    check_number("temperature", temperature, low=0.0)
     streams = streams or Streams.of(seed)
     log, began = TrainingLog(), time.process_time()
 
@@ -165,10 +167,11 @@ def train_household(
     return log
 
 
-def _check(iterations: int, tasks: int, rollouts: int, games: int) -> None:
-    for name, number in (("iterations", iterations), ("tasks", tasks), ("rollouts", rollouts)):
-        if number < 1:
-            raise InputError(f"{name} must be at least 1, got {number}")
+def _check(iterations: int, tasks: int, rollouts: int, games: int, evaluate_every: int) -> None:
+    numbers = {"iterations": iterations, "tasks": tasks, "rollouts": rollouts, "evaluate_every": evaluate_every}
+    for name, number in numbers.items():
+        if not isinstance(number, int) or number < 1:
+            raise InputError(f"{name} must be a whole number of at least 1, got {number!r}")
     if games < tasks:
         raise InputError(f"games: {games} are fewer than the {tasks} tasks of an iteration")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -28,11 +29,12 @@ _TURNS = 2
 
 
 class Shown(NamedTuple):
-    """What a choice was made from: the words read, those of each command, and which command was taken."""
+    """What a choice was made from: the words read, those of each command, which was taken, and the temperature."""
 
     context: list[int]
     commands: list[list[int]]
     chosen: int
+    temperature: float = 1.0
 
 
 @dataclass
@@ -131,7 +133,7 @@ class TransformerPolicy:
     ) -> list[Turn]:
         """Return a command for each episode, drawn at ``temperature``; 0 takes the likeliest."""
         shown = [
-            Shown(self._context(memory, seen), [self._ids(command) for command in offered], 0)
+            Shown(self._context(memory, seen), [self._ids(command) for command in offered], 0, temperature or 1.0)
             for memory, seen, offered in zip(memories, observations, admissible, strict=True)
         ]
         with torch.no_grad():
@@ -156,9 +158,12 @@ class TransformerPolicy:
         self.optimizer.step()
 
     def objective(self, traces: Sequence[Shown], advantages: Floats) -> Tensor:
-        """Return the mean over turns of advantage times log probability."""
+        """Return the mean over turns of advantage times log probability at the temperature of the draw (at 0: at 1)."""
         weights = torch.as_tensor(np.asarray(advantages), dtype=torch.float32)
-        logs = [torch.log_softmax(own, 0)[one.chosen] for one, own in zip(traces, self._scores(traces), strict=True)]
+        scores = self._scores(traces)
+        logs = [
+            torch.log_softmax(own / one.temperature, 0)[one.chosen] for one, own in zip(traces, scores, strict=True)
+        ]
         return (torch.stack(logs) * weights).mean()
 
     def fit_bc(self, games: Sequence[Any], epochs: int = 60) -> None:
@@ -210,10 +215,17 @@ class TransformerPolicy:
         return other
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of network and optimiser."""
-        return {"network": self.network.state_dict(), "optimizer": self.optimizer.state_dict()}
+        """Return a copy of the state of network and optimiser."""
+        return deepcopy({"network": self.network.state_dict(), "optimizer": self.optimizer.state_dict()})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what :meth:`state_dict` returned."""
+        """Take over what :meth:`state_dict` returned.
+
+        Raises:
+            InputError: It is of a policy of other sizes.
+        """
+        shapes = {name: tuple(weights.shape) for name, weights in self.network.state_dict().items()}
+        if {name: tuple(np.shape(weights)) for name, weights in state["network"].items()} != shapes:
+            raise InputError(f"state: it is not that of a policy with {self._made}")
         self.network.load_state_dict(state["network"])
         self.optimizer.load_state_dict(state["optimizer"])
