@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
-
 from steelyard.errors import InputError
 from steelyard.policy.advantages import gigpo
 from steelyard.policy.g2po.core import g2po_advantage
@@ -38,25 +36,18 @@ def row_batch(token_level_rewards: Any, fields: Mapping[str, Any]) -> tuple[Step
     Rows that verl-agent doubled to fill a batch, those with the same trajectory and ``step``, count once.
 
     Raises:
-        InputError: A field is missing.
+        InputError: A field is missing, or copies differ.
     """
     for name in _NEEDED:
         if name not in fields:
             raise InputError(f"non_tensor_batch: '{name}' is missing; the rollout must write it, one a row")
     traj = [str(name) for name in fields["traj_uid"]]
     times = list(map(int, fields["step"])) if "step" in fields else _counted(traj)
-    first: dict[tuple[str, int], int] = {}
-    step = np.array([first.setdefault(key, len(first)) for key in zip(traj, times, strict=True)])
-    rows = np.unique(step, return_index=True)[1]
-    rewards = token_level_rewards.sum(-1)
     valid = fields.get("is_action_valid")
-    batch = StepBatch(
-        task=[str(fields["uid"][row]) for row in rows], traj=[traj[row] for row in rows],
-        t=[times[row] for row in rows], reward=rewards[rows],
-        anchor=[_hashable(fields["anchor_obs"][row]) for row in rows],
-        valid=None if valid is None else [bool(valid[row]) for row in rows],
+    return StepBatch.without_copies(
+        task=list(map(str, fields["uid"])), traj=traj, t=times, reward=token_level_rewards.sum(-1),
+        anchor=list(fields["anchor_obs"]), valid=None if valid is None else list(map(bool, valid)),
     )  # fmt: skip
-    return batch, step
 
 
 def _counted(traj: list[str]) -> list[int]:
@@ -66,10 +57,6 @@ def _counted(traj: list[str]) -> list[int]:
         times.append(seen.get(name, 0))
         seen[name] = times[-1] + 1
     return times
-
-
-def _hashable(value: Any) -> Any:
-    return (value.shape, value.tobytes()) if isinstance(value, np.ndarray) else value
 
 
 def step_advantages(
