@@ -19,13 +19,13 @@ METHODS = ("grpo", "dr_grpo", "rloo", "gigpo", "g2po", "arc")
 _PICTURES = 6  # tasks with a picture on the page
 _SHOWN = 12  # tasks listed on a terminal
 _FACTS = (
-    ("steps", "steps"),
-    ("nodes", "states"),
-    ("mean_size", "steps a state, on average"),
-    ("trajectories", "rollouts a state, on average"),
-    ("singleton_fraction", "share of steps alone at their state"),
-    ("largest_share", "share of steps at the largest state of their task"),
-    ("aliased_share", "share of steps at anchors with different admissible actions"),
+    ("steps", "steps", ",d"),
+    ("nodes", "states", ",d"),
+    ("mean_size", "steps a state", ".1f"),
+    ("trajectories", "rollouts a state", ".1f"),
+    ("singleton_fraction", "steps alone at their state", ".0%"),
+    ("largest_share", "steps at their task's largest", ".0%"),
+    ("aliased_share", "steps at mixed anchors", ".0%"),
 )
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="JSON Lines: one step or one episode a line.")]
@@ -120,7 +120,7 @@ def play(
     ] = False,
     folder: Annotated[
         Path | None,
-        typer.Option("--folder", metavar="FOLDER", help="Games of yours: <split>/<name>/<trial>/game.tw-pddl."),
+        typer.Option("--folder", metavar="FOLDER", help="Games of yours: SPLIT/NAME/TRIAL/game.tw-pddl."),
     ] = None,
     split: Annotated[str, typer.Option("--split", help="Of official games or of the folder.")] = "valid_unseen",
     walkthrough: Annotated[bool, typer.Option("--walkthrough", help="Show an expert's commands and answers.")] = False,
@@ -246,7 +246,9 @@ def _page(path: Path, batch: Any, report: Any) -> Path:
         parts.append(Part(f"Task {jsonlib.dumps(task)[:80]}", "", (table,), (picture.graph_picture(graph),)))
     lead = " ".join(report.warnings) or "Nothing about the anchors is odd."
     found = report.to_json()
-    facts = tuple((words, "not known" if found[name] is None else f"{found[name]:,.3g}") for name, words in _FACTS)
+    facts = tuple(
+        (words, "not known" if found[name] is None else f"{found[name]:{how}}") for name, words, how in _FACTS
+    )
     parts.insert(0, Part("Anchors", "", (Table("All steps", ("", "value"), facts),)))
     return write_answer(path, f"States of {several(len(names), 'task')}", lead, parts)
 

@@ -29,16 +29,19 @@ def grpo(batch: StepBatch, *, eps: float = EPS) -> Any:
         Shape (S,), in the order of the steps; 0 for a task with one rollout, which is warned of.
     """
     check_number("eps", eps, low=0.0, above=True)
+    check_batch(batch)
     return batch.per_row(episode_advantage(batch, eps=eps))
 
 
 def dr_grpo(batch: StepBatch) -> Any:
     """Return Dr. GRPO's advantage, a rollout's return less its task's mean; shape (S,)."""
+    check_batch(batch)
     return batch.per_row(episode_advantage(batch, norm="mean"))
 
 
 def rloo(batch: StepBatch) -> Any:
     """Return RLOO's advantage, a rollout's return less the mean of its task's others; shape (S,)."""
+    check_batch(batch)
     layout = batch.layout
     count = np.bincount(layout.traj_task, minlength=layout.tasks)
     scale = count / np.maximum(count - 1, 1)
@@ -69,6 +72,7 @@ def gigpo(
     """
     check_number("gamma", gamma, low=0.0, high=1.0, above=True)
     check_number("w", w, low=0.0)
+    check_batch(batch)
     total = episode_advantage(batch, norm=norm, episode_stats=episode_stats)
     if w:
         nodes, count = batch.nodes
@@ -139,6 +143,12 @@ def accumulated(batch: StepBatch, values: Floats, factor: float) -> Floats:
         rows = ends[: np.searchsorted(-lengths, -back, side="left")] - back
         result[rows] += factor * result[rows + 1]
     return result
+
+
+def check_batch(batch: object) -> None:
+    """Refuse what is no `StepBatch`."""
+    if not isinstance(batch, StepBatch):
+        raise InputError(f"batch must be a StepBatch (StepBatch.from_episodes makes one), got {type(batch).__name__}")
 
 
 def check_number(name: str, value: float, *, low: float = -np.inf, high: float = np.inf, above: bool = False) -> None:

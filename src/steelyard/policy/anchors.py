@@ -129,6 +129,8 @@ def alias_report(batch: StepBatch | Sequence[Any], admissible_sets: Sequence[Any
         InputError: No anchors, no steps, or sets of another number than the steps.
     """
     if not isinstance(batch, StepBatch):
+        if not isinstance(batch, Sequence) or isinstance(batch, str):
+            raise InputError(f"batch must be a StepBatch or a list of observations, got {type(batch).__name__}")
         size = len(batch)
         batch = StepBatch([0] * size, [0] * size, range(size), [0.0] * size, batch)
     if not len(batch):
@@ -181,7 +183,10 @@ def _aliased(batch: StepBatch, admissible_sets: Sequence[Any]) -> float | None:
     """Return the share of steps at nodes with several sets of admissible actions, of those whose set is known."""
     if len(admissible_sets) != len(batch):
         raise InputError(f"admissible_sets: it has {len(admissible_sets)} entries, the batch {len(batch)} steps")
-    known = [None if actions is None else frozenset(actions) for actions in admissible_sets]
+    try:
+        known = [None if actions is None else frozenset(actions) for actions in admissible_sets]
+    except TypeError:
+        raise InputError("admissible_sets: each entry must be a list of commands, or None") from None
     kept = np.array([actions is not None for actions in known])
     if not kept.any():
         return None

@@ -204,13 +204,16 @@ def _checked(
     if set(rewards) != set(weights):
         raise InputError(f"weights must name the rewards {sorted(rewards)}, got {sorted(weights)}")
     for name, weight in weights.items():
-        if not (np.isfinite(weight) and weight >= 0):
+        if not (isinstance(weight, int | float | np.number) and np.isfinite(weight) and weight >= 0):
             raise InputError(f"weights: that of '{name}' must be a finite number of at least 0, got {weight}")
     try:
         codes, count = factorise(plain(group))
     except TypeError:
         raise InputError("group: every key must be hashable, such as a number, a text or a tuple") from None
-    values = {name: np.asarray(plain(value), dtype=np.float64) for name, value in rewards.items()}
+    try:
+        values = {name: np.asarray(plain(value), dtype=np.float64) for name, value in rewards.items()}
+    except (TypeError, ValueError):
+        raise InputError("rewards: each must be one number a row") from None
     for name, value in values.items():
         if value.shape != codes.shape:
             raise InputError(f"rewards: '{name}' has shape {value.shape}, group has {codes.shape}")

@@ -98,6 +98,9 @@ class StepBatch:
         put(self, "reward", rewards)
         _refuse(~np.isfinite(rewards), "reward", "is not a finite number")
         _refuse(np.abs(rewards) > LARGEST, "reward", f"is larger than {LARGEST:g}")
+        for name in ("task", "traj", "t"):
+            if getattr(self, name) is None:
+                raise InputError(f"{name}: the steps have none; give one a step")
         put(self, "anchor", _anchors(self.anchor))
         for name in ("task", "traj", "anchor"):
             if getattr(self, name) is not None:
@@ -172,6 +175,9 @@ class StepBatch:
             InputError: Rows of the same trajectory and time differ in task, reward or anchor, or what `StepBatch`
                 refuses.
         """
+        for name in ("task", "traj", "t", "reward"):
+            if name not in fields:
+                raise InputError(f"{name}: the rows have none; give one a row")
         size = len(_numbers("reward", fields["reward"]))
         t = _whole("t", fields["t"], size)
         keys = {name: _keys(name, fields[name], size) for name in ("task", "traj")}
@@ -209,9 +215,13 @@ class StepBatch:
         flags: dict[str, list[bool]] = {"success": [], "truncated": []}
         known = {"success": False, "truncated": False}
         process: list[Mapping[str, Any]] = []
+        if not isinstance(episodes, Iterable):
+            raise InputError(f"episodes must be a list of lists of steps, got {type(episodes).__name__}")
         for number, episode in enumerate(episodes):
             steps = list(episode)
             for place, step in enumerate(steps):
+                if not isinstance(step, Mapping) or not isinstance(step.get("process") or {}, Mapping):
+                    raise InputError(f"episode {number}, step {place}: a step and its 'process' must be mappings")
                 if "reward" not in step:
                     raise InputError(f"episode {number}, step {place}: 'reward' is missing")
                 rows["task"].append(step.get("task", 0))

@@ -182,6 +182,9 @@ def _learned(number: int, episodes: list[Episode], policy: Policy, estimator: Es
     started = time.process_time()
     advantages = estimator(batch)
     log.advantage_seconds += time.process_time() - started
+    for name, values in (advantages if isinstance(advantages, Mapping) else {"action": advantages}).items():
+        if np.shape(values) != (len(batch),) or not np.isfinite(values).all():
+            raise InputError(f"estimator: it must return one finite number a step, ({len(batch)},), for {name}")
     policy.ascend([step["trace"] for episode in episodes for step in episode], advantages)
     log.train_success.append(float(np.mean([episode[-1]["success"] for episode in episodes])))
     log.steps += len(batch)

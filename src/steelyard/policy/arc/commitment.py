@@ -62,6 +62,8 @@ class CommitmentWrapper:
         for name in verifiers:
             if name not in SIGNALS:
                 raise InputError(f"verifiers: '{name}' is no signal; there are {', '.join(SIGNALS)}")
+            if not callable(verifiers[name]):
+                raise InputError(f"verifiers: that of '{name}' must be a function of a claim and its evidence")
         check_number("format_penalty", format_penalty, low=0.0)
         self.env, self.verifiers, self.form = env, dict(verifiers), form or CommitmentFormat()
         self.format_penalty = format_penalty

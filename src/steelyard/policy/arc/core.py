@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from steelyard.errors import InputError
-from steelyard.policy.advantages import accumulated, check_choice, check_number, episode_advantage
+from steelyard.policy.advantages import accumulated, check_batch, check_choice, check_number, episode_advantage
 from steelyard.policy.groups import EPS, Floats, standardise
 from steelyard.policy.steps import StepBatch
 
@@ -95,6 +95,7 @@ def arc_advantage(
     Raises:
         InputError: A signal is missing, or an argument is out of its range.
     """
+    check_batch(batch)
     for name, value, choices in (
         ("route", route, ("segment", "step")),
         ("returns", returns, ("immediate", "to_go")),
@@ -188,7 +189,7 @@ def _check_weights(weights: Mapping[str, float], batch: StepBatch) -> None:
         check_number(f"weights['{name}']", value, low=0.0)
         if name not in batch.process:
             raise InputError(
-                f"weights: the steps have no signal '{name}'; process has {sorted(batch.process) or 'none'}"
+                f"process: the steps have no signal '{name}'; they have {', '.join(sorted(batch.process)) or 'none'}"
             )
 
 

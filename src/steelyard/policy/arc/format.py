@@ -85,8 +85,11 @@ class CommitmentFormat:
         )
 
     def render(self, *, progress: str, action: str, prediction: str, think: str = "") -> str:
-        """Return a turn in this form."""
+        """Return a turn in this form; a text with a tag in it raises InputError."""
         parts = (("progress", progress), ("think", think), ("action", action), ("predict", prediction))
+        for segment, text in parts:
+            if "<" in text and self._pattern.search(text):
+                raise InputError(f"{segment}: a tag of the form stands in the text {text[:60]!r}")
         return "".join(
             f"<{self.tags[segment]}>{text}</{self.tags[segment]}>"
             for segment, text in parts
@@ -164,7 +167,10 @@ class CommitmentFormat:
             Segment -> (tokens,); all false for a segment that is missing or malformed. A token across two segments
             belongs to the one in which it begins.
         """
-        places = np.asarray(offsets, dtype=np.int64).reshape(-1, 2)
+        try:
+            places = np.asarray(offsets, dtype=np.int64).reshape(-1, 2)
+        except (TypeError, ValueError):
+            raise InputError("offsets must hold the first and last character of each token") from None
         spans = self.parse(text).spans
         real = places[:, 1] > places[:, 0]
         masks = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from steelyard.errors import InputError
+from steelyard.policy.advantages import check_number
 from steelyard.policy.groups import Floats
 from steelyard.policy.rollouts import Episode
 
@@ -85,10 +86,11 @@ def inconsistency_report(
     Raises:
         InputError: No episode, or none with a scored turn.
     """
+    if isinstance(episodes, str) or not all(isinstance(step, Mapping) for episode in episodes for step in episode):
+        raise InputError("episodes must be a list of lists of steps, each a mapping with 'process'")
     if not episodes or not all(map(len, episodes)):
         raise InputError("episodes: there is none" if not episodes else "episodes: one has no steps")
-    if math.isnan(threshold):
-        raise InputError("threshold must be a number")
+    check_number("threshold", threshold)
     counts = np.array([_counts(episode, signal, threshold) for episode in episodes], dtype=np.float64)
     if not counts[:, 1].sum():
         raise InputError(f"episodes: no turn is scored for '{signal}'")

@@ -148,6 +148,8 @@ class JudgeVerifier:
     """
 
     def __init__(self, judge: Callable[[str], str]) -> None:
+        if not callable(judge):
+            raise InputError("judge must be a function from a prompt to an answer")
         self.judge = judge
 
     def __call__(self, claim: str, evidence: Evidence) -> float:

@@ -17,6 +17,7 @@ from steelyard.policy.advantages import (
     GAMMA,
     EpisodeStats,
     accumulated,
+    check_batch,
     check_choice,
     check_number,
     episode_advantage,
@@ -113,6 +114,7 @@ def g2po_advantage(
     Raises:
         InputError: The steps have no anchors, or an argument is out of its range.
     """
+    check_batch(batch)
     chosen = _checked_parts(parts)
     _check(gamma=gamma, w=w, lam=lam, invalid_penalty=invalid_penalty, min_std=min_std)
     check_choice("weighting", weighting, ("visits", "trajectories"))

@@ -48,10 +48,10 @@ def generate_games(n: int, seed: int = 0, kinds: Sequence[str] | None = None) ->
         kinds: Of the six kinds of tasks; None: all.
 
     Raises:
-        InputError: ``n`` is below 1, or a kind is not known.
+        InputError: ``n`` is no number of at least 1, or a kind is not known.
     """
-    if n < 1:
-        raise InputError(f"n must be at least 1, got {n}")
+    if not isinstance(n, int) or n < 1:
+        raise InputError(f"n must be a whole number of at least 1, got {n!r}")
     chosen = tuple(kinds or KINDS)
     for kind in chosen:
         if kind not in KINDS:
