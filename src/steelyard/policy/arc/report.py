@@ -86,7 +86,7 @@ def inconsistency_report(
     Raises:
         InputError: No episode, or none with a scored turn.
     """
-    if isinstance(episodes, str) or not all(isinstance(step, Mapping) for episode in episodes for step in episode):
+    if not all(isinstance(step, Mapping) for episode in episodes for step in episode):
         raise InputError("episodes must be a list of lists of steps, each a mapping with 'process'")
     if not episodes or not all(map(len, episodes)):
         raise InputError("episodes: there is none" if not episodes else "episodes: one has no steps")
