@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
@@ -100,6 +100,34 @@ class Diagram(Frozen):
         return self
 
 
+class Grid(Frozen):
+    """A picture of cells in rows and columns, recorded by a cell: a number each, drawn as a shade round a small image.
+
+    ``marked`` are (row, column) of cells that stand out; ``images`` are PNG files in base64, row by row, or none.
+    """
+
+    name: str
+    title: str
+    caption: str = ""
+    values: tuple[tuple[float, ...], ...] = Field(min_length=1, max_length=32)
+    marked: tuple[tuple[int, int], ...] = ()
+    images: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9+/]+=*$", max_length=3000)], ...] = ()
+
+    @model_validator(mode="after")
+    def _cells_fit(self) -> Self:
+        rows, columns = len(self.values), len(self.values[0])
+        if not 1 <= columns <= 32 or any(len(row) != columns for row in self.values):
+            raise ValueError(f"grid {self.name}: its rows must be equally long, of 1 to 32 cells")
+        if self.images and len(self.images) != rows * columns:
+            raise ValueError(f"grid {self.name}: it has {len(self.images)} images for {rows * columns} cells")
+        if any(not (0 <= row < rows and 0 <= column < columns) for row, column in self.marked):
+            raise ValueError(f"grid {self.name}: a marked cell is not on it")
+        return self
+
+
+Picture = Diagram | Grid
+
+
 class Block(Frozen):
     """Tasks x arms that are run together; ``seeds`` below the profile's is shown without a verdict."""
 
@@ -169,7 +197,7 @@ class Measured:
     steps: int
     traces: dict[str, tuple[list[float], list[float]]] = field(default_factory=dict)
     notes: dict[str, str | float | int] = field(default_factory=dict)
-    diagrams: tuple[Diagram, ...] = ()
+    diagrams: tuple[Picture, ...] = ()
 
 
 Derive = Callable[[Mapping[str, Mapping[str, float]]], dict[str, dict[str, float]]]

@@ -6,8 +6,9 @@ import pytest
 from pydantic import ValidationError
 
 from steelyard.bench.cell import _result
-from steelyard.contracts import Diagram, Edge, Measured, Node
-from steelyard.report.diagrams import MOST, diagram_pictures
+from steelyard.contracts import Diagram, Edge, Grid, Measured, Node
+from steelyard.report.answer import Part, write_answer
+from steelyard.report.diagrams import MOST, diagram_pictures, picture
 from steelyard.report.html import render_report
 
 
@@ -99,3 +100,40 @@ def test_a_strong_edge_is_drawn_thick():
     edges = (Edge(source="a", target="b", kind="good", strong=True), Edge(source="b", target="a", kind="good"))
     drawn = _one(Diagram(name="d", title="d", nodes=nodes, edges=edges))["edges"]
     assert [edge["css"] for edge in drawn] == ["good strong", "good"]
+
+
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+
+
+def test_a_grid_is_drawn_with_its_shades_images_and_marks():
+    grid = Grid(name="g", title="Map", values=((0.0, 1.0), (0.5, 0.25)), marked=((0, 1),), images=(PIXEL,) * 4)
+    drawn = picture(grid)
+    assert [cell["shade"] for cell in drawn["cells"]] == ["0.05", "0.95", "0.50", "0.28"]
+    assert [cell["marked"] for cell in drawn["cells"]] == [False, True, False, False]
+    assert (drawn["width"], drawn["height"]) == (80, 80)
+    assert drawn["table"]["rows"] == [("1", "0", "1"), ("2", "0.5", "0.25")]
+    assert picture(Grid(name="g", title="Flat", values=((3.0, 3.0),)))["cells"][1]["shade"] == "0.05"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"values": ((1.0,), (1.0, 2.0))},
+        {"values": ((1.0,) * 33,)},
+        {"values": ((1.0,),), "marked": ((0, 1),)},
+        {"values": ((1.0, 2.0),), "images": (PIXEL,)},
+        {"values": ((1.0,),), "images": ('"><script>',)},
+    ],
+)
+def test_grids_that_cannot_be(fields):
+    with pytest.raises(ValueError, match="grid|images"):
+        Grid(name="g", title="t", **fields)
+
+
+def test_a_page_with_a_grid(tmp_path):
+    grid = Grid(name="g", title="<b>Map</b>", values=((0.0, 1.0),), marked=((0, 0),), images=(PIXEL, PIXEL))
+    text = write_answer(tmp_path / "a.html", "T", "lead", [Part("P", "", (), (grid,))]).read_text()
+    assert text.count("data:image/png;base64,") == 2
+    assert "&lt;b&gt;Map" in text
+    assert '<g class="on">' in text
+    assert "Cells: " in text

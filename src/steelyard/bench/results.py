@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import Field
 
 from steelyard.card import Claim, Frozen
-from steelyard.contracts import Arm, Diagram, Metric, Trace
+from steelyard.contracts import Arm, Metric, Picture, Trace
 
 
 class Outcome(StrEnum):
@@ -54,7 +54,7 @@ class Row(Frozen):
     metrics: dict[str, float | None] = Field(default_factory=dict)  # None: not a number
     traces: dict[str, tuple[tuple[float | None, ...], tuple[float | None, ...]]] = Field(default_factory=dict)
     notes: dict[str, str | float | int] = Field(default_factory=dict)
-    diagrams: tuple[Diagram, ...] = ()
+    diagrams: tuple[Picture, ...] = ()
     steps: int = 0
     wall_s: float | None = None
     cpu_s: float | None = None

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import steelyard
-from steelyard.contracts import Diagram
+from steelyard.contracts import Diagram, Grid, Picture
 from steelyard.extras import require
 from steelyard.report.clean import clean, clean_all
 from steelyard.report.diagrams import picture
@@ -33,7 +33,7 @@ class Part(NamedTuple):
     heading: str
     text: str = ""
     tables: tuple[Table, ...] = ()
-    diagrams: tuple[Diagram, ...] = ()
+    diagrams: tuple[Picture, ...] = ()
 
 
 def write_answer(path: str | os.PathLike[str], title: str, lead: str, parts: Sequence[Part]) -> Path:
@@ -76,5 +76,6 @@ def _part(part: Part) -> dict[str, Any]:
     }
 
 
-def _cleaned(diagram: Diagram) -> Diagram:
-    return Diagram.model_validate(clean_all(diagram.model_dump()))
+def _cleaned(one: Picture) -> Picture:
+    kind = Grid if isinstance(one, Grid) else Diagram
+    return kind.model_validate(clean_all(one.model_dump()))

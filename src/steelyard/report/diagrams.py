@@ -1,4 +1,4 @@
-"""Pictures of nodes and arrows that cells recorded, as plain geometry for the template."""
+"""Pictures that cells recorded, of nodes and arrows or of cells in rows and columns, as geometry for the template."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from steelyard.bench.results import Results
-from steelyard.contracts import Diagram, Edge, Node
+from steelyard.contracts import Diagram, Edge, Grid, Node, Picture
 from steelyard.report.clean import clean
 from steelyard.report.figures import clip
 
 MOST = 12  # pictures of one weighing
 _COLUMN, _ROW, _MARGIN, _HEAD = 132.0, 46.0, 66.0, 24.0  # pixels
 _RADIUS, _ARROW = 7.0, 5.0
+_TILE = 40  # pixels of a grid's cell
 _LABEL = 20  # characters of a label that fit a column; the whole is shown when the node is pointed at, and in the table
 _NODE_KINDS = ("plain", "main", "good", "bad", "muted", "first", "second", "third")
 _EDGE_KINDS = ("solid", "dashed", "good", "bad")
@@ -35,8 +36,41 @@ def diagram_pictures(results: Results, labels: Mapping[str, str]) -> list[dict[s
     return pictures[:MOST]
 
 
-def picture(diagram: Diagram) -> dict[str, Any]:
-    """Return the geometry and the words of one diagram, as the template draws them."""
+def picture(one: Picture) -> dict[str, Any]:
+    """Return the geometry and the words of one picture, as the template draws them."""
+    return _grid(one) if isinstance(one, Grid) else _diagram(one)
+
+
+def _grid(grid: Grid) -> dict[str, Any]:
+    """Return cells whose shade goes from the lowest value to the highest."""
+    flat = [value for row in grid.values for value in row]
+    low, spread = min(flat), (max(flat) - min(flat)) or 1.0
+    marked, columns = set(grid.marked), len(grid.values[0])
+
+    def cell(row: int, column: int, value: float) -> dict[str, Any]:
+        stands_out = (row, column) in marked
+        return {
+            "x": column * _TILE, "y": row * _TILE, "shade": f"{0.05 + 0.9 * (value - low) / spread:.2f}",
+            "marked": stands_out, "image": grid.images[row * columns + column] if grid.images else "",
+            "said": f"row {row + 1}, column {column + 1}: {value:.3g}{', marked' if stands_out else ''}",
+        }  # fmt: skip
+
+    cells = [cell(row, column, value) for row, of_row in enumerate(grid.values) for column, value in enumerate(of_row)]
+    return {
+        "title": grid.title,
+        "caption": grid.caption,
+        "width": columns * _TILE,
+        "height": len(grid.values) * _TILE,
+        "tile": _TILE,
+        "cells": cells,
+        "table": {
+            "head": ("row", *(str(column + 1) for column in range(columns))),
+            "rows": [(str(row + 1), *(f"{value:.3g}" for value in of)) for row, of in enumerate(grid.values)],
+        },
+    }
+
+
+def _diagram(diagram: Diagram) -> dict[str, Any]:
     places = _places(diagram)
     width = max(x for x, _ in places.values()) + _MARGIN
     height = max(y for _, y in places.values()) + 34
