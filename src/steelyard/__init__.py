@@ -39,6 +39,7 @@ _SUBPACKAGES = (
     "report",
     "rng",
     "timing",
+    "vision",
 )
 
 __all__ = ["Weighing", "__version__", "check_method", "weigh"]

@@ -122,6 +122,13 @@ METHODS: tuple[Entry, ...] = (
         "text environments, TRL",
         "an agent that states its progress and predicts what comes next, and is held to both",
     ),
+    Entry(
+        "gridprobe",
+        "vision",
+        "vision",
+        "transformers, OpenAI-compatible API",
+        "frame selection for long video by the confidence of the model that answers",
+    ),
 )
 
 

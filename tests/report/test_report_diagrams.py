@@ -126,7 +126,7 @@ def test_a_grid_is_drawn_with_its_shades_images_and_marks():
     ],
 )
 def test_grids_that_cannot_be(fields):
-    with pytest.raises(ValueError, match="grid|images"):
+    with pytest.raises(ValueError, match=r"grid|images"):
         Grid(name="g", title="t", **fields)
 
 

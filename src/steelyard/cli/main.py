@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import steelyard
-from steelyard.cli import agents, data, graphs, guard, look, mcp, policy, quant, weigh
+from steelyard.cli import agents, data, graphs, guard, look, mcp, policy, quant, vision, weigh
 from steelyard.cli.command import INTERRUPTED
 from steelyard.errors import InputError, SteelyardError
 from steelyard.models.paths import printable
@@ -31,6 +31,7 @@ app.add_typer(guard.app, name="guard")
 app.add_typer(agents.app, name="agents")
 app.add_typer(graphs.app, name="graphs")
 app.add_typer(policy.app, name="policy")
+app.add_typer(vision.app, name="vision")
 
 
 def _version(asked: bool) -> None:
