@@ -126,7 +126,7 @@ METHODS: tuple[Entry, ...] = (
         "gridprobe",
         "vision",
         "vision",
-        "transformers, any callable",
+        "transformers, callables",
         "frame selection for long video by the confidence of the model that answers",
     ),
 )
