@@ -20,7 +20,7 @@ from steelyard.policy.advantages import check_number
 from steelyard.policy.environment import TextEnv
 from steelyard.policy.groups import Floats, Ints
 from steelyard.policy.household.tracker import HouseholdTracker, appliance, base, command_words, task_words
-from steelyard.policy.rollouts import Turn
+from steelyard.policy.rollouts import Turn, check_count, credit_of
 
 BINS = 2**14
 _MOST_REPEATS = 3
@@ -47,17 +47,29 @@ class Features(Protocol):
 
 
 class Trace(NamedTuple):
-    """A choice among commands: their rows in the table of features, their probabilities, and which was taken."""
+    """A choice among commands: their rows in the table of features, their probabilities, which was taken, and how.
+
+    The probabilities are those at the temperature of the draw.
+    """
 
     rows: Ints
     probabilities: Floats
     chosen: int
+    temperature: float = 1.0
 
 
 class Adam:
-    """Adam's ascent on one array, bias-corrected."""
+    """Adam's ascent on one array, bias-corrected.
+
+    Raises:
+        InputError: A number out of range.
+    """
 
     def __init__(self, shape: int, learning_rate: float, betas: tuple[float, float], eps: float = 1e-8) -> None:
+        check_number("learning_rate", learning_rate, low=0.0)
+        pair = isinstance(betas, tuple | list) and len(betas) == 2
+        if not pair or not all(isinstance(beta, int | float) and 0 <= beta < 1 for beta in betas):
+            raise InputError(f"betas must be two numbers of at least 0 and below 1, got {betas!r}")
         self.first, self.second, self.count = np.zeros(shape), np.zeros(shape), 0
         self.learning_rate, self.betas, self.eps = learning_rate, betas, eps
 
@@ -75,8 +87,8 @@ class Adam:
         return {"first": self.first.copy(), "second": self.second.copy(), "count": self.count}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what :meth:`state_dict` returned."""
-        self.first, self.second = np.array(state["first"]), np.array(state["second"])
+        """Take over what :meth:`state_dict` returned; :func:`loaded_weights` has looked at it."""
+        self.first, self.second = (np.array(state[name], np.float64) for name in ("first", "second"))
         self.count = int(state["count"])
 
 
@@ -129,22 +141,28 @@ class HashedSoftmax:
         before, last = total[starts] - flat[starts], starts + sizes - 1
         draws = before + rng.random(len(sizes)) * (total[last] - before)
         picked = np.clip(np.searchsorted(total, draws, side="right"), starts, last) - starts
-        return [Trace(*trace) for trace in zip(options, parts, picked.tolist(), strict=True)]
+        return [Trace(*trace, temperature) for trace in zip(options, parts, picked.tolist(), strict=True)]
 
     def probabilities(self, weights: Floats, options: Sequence[Ints], temperature: float = 1.0) -> list[Floats]:
-        """Return the probabilities of each list of option rows."""
+        """Return the probabilities of each list of option rows; without any list raises InputError."""
+        if not len(options):
+            raise InputError("options: there is no choice to make, or no walkthrough to imitate")
         sizes = np.array([len(rows) for rows in options])
         starts = np.cumsum(sizes) - sizes
         scores = weights[self._table[np.concatenate(options)]].sum(axis=1)
         return np.split(softmax(scores, starts, sizes, temperature), starts[1:])
 
-    def gradient(self, traces: Sequence[Trace], advantages: Floats) -> Floats:
+    def gradient(self, traces: Sequence[Trace], advantages: Floats | Mapping[str, Floats]) -> Floats:
         """Return the gradient of the mean over choices of advantage times log probability, (bins,).
 
-        The probabilities are those of the draw; its temperature, a factor that Adam does not notice, is left out.
+        The probability is that of the draw, at its temperature T: its logarithm's derivative has the factor 1 / T.
+
+        Raises:
+            InputError: What :func:`credit_of` refuses, such as choices at temperature 0.
         """
+        temperatures = np.array([trace.temperature for trace in traces])
+        share = credit_of(traces, advantages) / len(traces) / temperatures
         sizes = np.array([len(trace.rows) for trace in traces])
-        share = advantages / max(len(traces), 1)
         factors = -np.concatenate([trace.probabilities for trace in traces]) * np.repeat(share, sizes)
         chosen = np.cumsum(sizes) - sizes + np.array([trace.chosen for trace in traces])
         factors[chosen] += share
@@ -184,9 +202,7 @@ class LogLinearPolicy:
         learning_rate: float = 0.05,
         betas: tuple[float, float] = (0.9, 0.99),
     ) -> None:
-        if bins < 1:
-            raise InputError(f"bins must be at least 1, got {bins}")
-        check_number("learning_rate", learning_rate, low=0.0)
+        check_count("bins", bins)
         self.features: Features = HouseholdFeatures() if features is None else features
         self.bins = bins
         self.weights: Floats = np.zeros(bins)
@@ -217,14 +233,17 @@ class LogLinearPolicy:
         """Take in what a turn was answered."""
         self.features.observe(memory, turn.command, observation)
 
-    def gradient(self, traces: Sequence[Trace], advantages: Floats) -> Floats:
-        """Return the gradient of the mean over turns of advantage times log probability, (bins,)."""
-        return self._softmax.gradient(traces, np.asarray(advantages, np.float64))
+    def gradient(self, traces: Sequence[Trace], advantages: Floats | Mapping[str, Floats]) -> Floats:
+        """Return the gradient of the mean over turns of advantage times log probability, (bins,).
+
+        Raises:
+            InputError: No turn, one at temperature 0, or another number of advantages.
+        """
+        return self._softmax.gradient(traces, advantages)
 
     def ascend(self, traces: Sequence[Trace], advantages: Floats | Mapping[str, Floats]) -> None:
-        """Take one step of Adam up the gradient."""
-        values = advantages["action"] if isinstance(advantages, Mapping) else advantages
-        self.weights = self.weights + self._adam.step(self.gradient(traces, values))
+        """Take one step of Adam up :meth:`gradient`, which says what it refuses."""
+        self.weights = self.weights + self._adam.step(self.gradient(traces, advantages))
 
     def fit_bc(self, games: Sequence[Any], epochs: int = 3, learning_rate: float = 2.0) -> None:
         """Imitate the games' walkthroughs by full-batch steps up the mean log likelihood.
@@ -235,7 +254,7 @@ class LogLinearPolicy:
             learning_rate: Factor of the gradient.
 
         Raises:
-            InputError: A walkthrough's command is not admissible when its turn comes.
+            InputError: No game, or a walkthrough's command is not admissible when its turn comes.
         """
         shown = [step for game in games for step in self._shown(game)]
         for _ in range(epochs):
@@ -274,16 +293,32 @@ class LogLinearPolicy:
         """Take over what :meth:`state_dict` returned.
 
         Raises:
-            InputError: The weights are of another length.
+            InputError: It is no state, or that of a policy with another number of weights; nothing of it is taken.
         """
         self.weights = loaded_weights(state, self.bins)
         self._adam.load_state_dict(state)
 
 
 def loaded_weights(state: Mapping[str, Any], bins: int) -> Floats:
-    """Return the weights of a state; another number of them raises InputError."""
-    if np.shape(state["weights"]) != (bins,):
-        raise InputError(f"state: it has weights of shape {np.shape(state['weights'])}, the policy {(bins,)}")
+    """Return the weights of a state all of whose parts are what a policy with ``bins`` weights needs.
+
+    Raises:
+        InputError: A part is missing, of another shape, or holds what no training leaves.
+    """
+    if not isinstance(state, Mapping):
+        raise InputError(f"state: it must be what state_dict() returned, got {type(state).__name__}")
+    for name in ("weights", "first", "second"):
+        try:
+            values = np.asarray(state.get(name), np.float64)
+        except (TypeError, ValueError):
+            raise InputError(f"state: its {name} must be an array of numbers") from None
+        if values.shape != (bins,):
+            raise InputError(f"state: it has {name} of shape {values.shape}, the policy {(bins,)}")
+        if not np.isfinite(values).all() or (name == "second" and values.min() < 0):
+            raise InputError(f"state: its {name} hold a number that no training leaves")
+    count = state.get("count")
+    if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+        raise InputError(f"state: its count must be a whole number of at least 0, got {count!r}")
     return np.array(state["weights"], np.float64)
 
 

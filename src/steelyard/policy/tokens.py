@@ -35,6 +35,8 @@ def broadcast_to_tokens(advantage: Any, mask: Any) -> Any:
     for name in sorted(mask):
         part = _spread(advantage[name], mask[name], f"mask['{name}']")
         under = np.asarray(plain(mask[name])) != 0
+        if covered is not None and covered.shape != under.shape:
+            raise InputError(f"mask['{name}']: it has shape {under.shape}, that of other segments {covered.shape}")
         if covered is not None and bool((covered & under).any()):
             raise InputError(f"mask['{name}']: a token belongs to two segments")
         covered = under if covered is None else covered | under
@@ -45,7 +47,10 @@ def broadcast_to_tokens(advantage: Any, mask: Any) -> Any:
 
 
 def _spread(advantage: Any, mask: Any, name: str) -> Any:
-    advantage, mask = (value if hasattr(value, "detach") else np.asarray(value) for value in (advantage, mask))
+    try:
+        advantage, mask = (value if hasattr(value, "detach") else np.asarray(value) for value in (advantage, mask))
+    except ValueError:
+        raise InputError(f"{name}: it must be a table with rows of one length, the advantages a list") from None
     if mask.ndim != 2 or advantage.ndim != 1 or len(advantage) != len(mask):
         raise InputError(
             f"{name}: it must have a row for each of the advantages {tuple(advantage.shape)}, got {tuple(mask.shape)}"

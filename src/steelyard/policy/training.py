@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -15,7 +16,7 @@ from steelyard.policy.advantages import check_number
 from steelyard.policy.anchors import AnchorKey, AnchorWrapper
 from steelyard.policy.environment import TextEnv
 from steelyard.policy.groups import Floats
-from steelyard.policy.rollouts import Episode, Policy, collect
+from steelyard.policy.rollouts import Episode, Policy, check_count, collect
 from steelyard.policy.steps import StepBatch
 
 Estimator = Callable[[StepBatch], Floats | Mapping[str, Floats]]
@@ -87,7 +88,9 @@ class Streams:
 
     @classmethod
     def of(cls, seed: int, root: str = "training") -> Streams:
-        """Return the three streams of a seed."""
+        """Return the three streams of a seed; what is no whole number raises InputError."""
+        if not isinstance(seed, int | np.integer):
+            raise InputError(f"seed must be a whole number, got {seed!r}")
         return cls(*(rng.generator(root, name, seed) for name in ("tasks", "actions", "evaluation")))
 
 
@@ -131,9 +134,10 @@ def train_household(
         anchor: What steps are grouped by: "state", "obs", "history" or a function, as :class:`AnchorWrapper` takes it.
         wrap: Wraps each environment, below the anchor.
         reward: Of winning.
-        temperature: Of rollouts.
+        temperature: Of rollouts, above 0: what is played without chance has no gradient.
         seed: Of the streams, where none are given.
-        streams: Of the draws of tasks, of rollouts and of evaluations; all evaluations go on with the last one.
+        streams: Of the draws of tasks, of rollouts and of evaluations. Every evaluation begins the last one
+            anew, so that evaluations pair with each other, however often a training makes them.
         evaluate_on: Games that are played at the end.
         evaluate_every: Play them after every so many iterations, too.
         on_iteration: Sees every iteration.
@@ -142,8 +146,13 @@ def train_household(
     Raises:
         InputError: A number out of range, or fewer games than tasks.
     """
-    _check(iterations, tasks, rollouts, len(games), 1 if evaluate_every is None else evaluate_every)
-    check_number("temperature", temperature, low=0.0)
+    counts = {"iterations": iterations, "tasks": tasks, "rollouts": rollouts, "max_steps": max_steps}
+    for name, number in (counts if evaluate_every is None else counts | {"evaluate_every": evaluate_every}).items():
+        check_count(name, number)
+    check_number("temperature", temperature, low=0.0, above=True)
+    check_number("reward", reward)
+    if len(games) < tasks:
+        raise InputError(f"games: {len(games)} are fewer than the {tasks} tasks of an iteration")
     streams = streams or Streams.of(seed)
     log, began = TrainingLog(), time.process_time()
 
@@ -159,21 +168,13 @@ def train_household(
         if on_iteration is not None:
             on_iteration(done)
         if len(evaluate_on) and (number == iterations or (evaluate_every and number % evaluate_every == 0)):
-            rate, played = evaluate(policy, evaluate_on, streams.evaluation, max_steps=max_steps, wrap=wrap)
+            draws = deepcopy(streams.evaluation)
+            rate, played = evaluate(policy, evaluate_on, draws, max_steps=max_steps, wrap=wrap)
             log.evaluations.append(Evaluation(number, rate, played))
         if progress is not None:
             progress(number, iterations)
     log.seconds = time.process_time() - began
     return log
-
-
-def _check(iterations: int, tasks: int, rollouts: int, games: int, evaluate_every: int) -> None:
-    numbers = {"iterations": iterations, "tasks": tasks, "rollouts": rollouts, "evaluate_every": evaluate_every}
-    for name, number in numbers.items():
-        if not isinstance(number, int) or number < 1:
-            raise InputError(f"{name} must be a whole number of at least 1, got {number!r}")
-    if games < tasks:
-        raise InputError(f"games: {games} are fewer than the {tasks} tasks of an iteration")
 
 
 def _learned(number: int, episodes: list[Episode], policy: Policy, estimator: Estimator, log: TrainingLog) -> Iteration:
@@ -200,7 +201,20 @@ def evaluate(
     max_steps: int = 30,
     wrap: Wrap | None = None,
 ) -> tuple[float, list[Episode]]:
-    """Play every game once and return the share won, and the episodes; without games raises InputError."""
+    """Play every game once and return the share won, and the episodes.
+
+    Args:
+        policy: Plays.
+        games: What is played.
+        generator: Of the policy's choices.
+        temperature: Of them; 0 takes the likeliest.
+        max_steps: Of an episode.
+        wrap: Wraps each environment.
+
+    Raises:
+        InputError: No game, or a number out of range.
+    """
+    check_count("max_steps", max_steps)
     if not len(games):
         raise InputError("games: there is none to play")
     envs = [game.make_env(max_steps=max_steps) for game in games]

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from steelyard.errors import InputError
 from steelyard.policy.advantages import check_number
 from steelyard.policy.groups import Floats
-from steelyard.policy.rollouts import Turn
+from steelyard.policy.rollouts import Turn, check_count, credit_of
 from steelyard.rng import torch_generator
 
 _WORD = re.compile(r"[a-z0-9]+")
@@ -102,8 +102,7 @@ class TransformerPolicy:
         seed: int = 0,
     ) -> None:
         for name, number in (("width", width), ("layers", layers), ("heads", heads), ("words", words)):
-            if number < 1:
-                raise InputError(f"{name} must be at least 1, got {number}")
+            check_count(name, number)
         check_number("learning_rate", learning_rate, low=0.0)
         if width % heads:
             raise InputError(f"width must be a multiple of heads ({heads}), got {width}")
@@ -113,9 +112,11 @@ class TransformerPolicy:
             self.network = _Network(words, width, layers, heads)
         draws = torch_generator("transformer", "weights", seed)
         with torch.no_grad():
-            for weights in self.network.parameters():
+            for name, weights in self.network.named_parameters():
                 if weights.dim() > 1:
                     weights.normal_(0.0, weights.shape[-1] ** -0.5, generator=draws)
+                elif name.endswith("bias"):  # torch drew them from its global generator
+                    weights.zero_()
             self.network.embedding.weight[words] = 0.0
         self.optimizer = torch.optim.Adam(self.network.parameters(), lr=learning_rate, betas=(0.9, 0.99), maximize=True)
 
@@ -133,7 +134,7 @@ class TransformerPolicy:
     ) -> list[Turn]:
         """Return a command for each episode, drawn at ``temperature``; 0 takes the likeliest."""
         shown = [
-            Shown(self._context(memory, seen), [self._ids(command) for command in offered], 0, temperature or 1.0)
+            Shown(self._context(memory, seen), [self._ids(command) for command in offered], 0, temperature)
             for memory, seen, offered in zip(memories, observations, admissible, strict=True)
         ]
         with torch.no_grad():
@@ -151,15 +152,19 @@ class TransformerPolicy:
         memory.past.append(self._ids(turn.command) + self._ids(observation))
 
     def ascend(self, traces: Sequence[Shown], advantages: Floats | Mapping[str, Floats]) -> None:
-        """Take one step of Adam up the mean over turns of advantage times log probability."""
-        values = advantages["action"] if isinstance(advantages, Mapping) else advantages
+        """Take one step of Adam up :meth:`objective`, which says what it refuses."""
+        objective = self.objective(traces, advantages)
         self.optimizer.zero_grad()
-        self.objective(traces, values).backward()  # type: ignore[no-untyped-call]
+        objective.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
 
-    def objective(self, traces: Sequence[Shown], advantages: Floats) -> Tensor:
-        """Return the mean over turns of advantage times log probability at the temperature of the draw (at 0: at 1)."""
-        weights = torch.as_tensor(np.asarray(advantages), dtype=torch.float32)
+    def objective(self, traces: Sequence[Shown], advantages: Floats | Mapping[str, Floats]) -> Tensor:
+        """Return the mean over turns of advantage times log probability, at the temperature of the draw.
+
+        Raises:
+            InputError: No turn, one at temperature 0, or another number of advantages.
+        """
+        weights = torch.as_tensor(credit_of(traces, advantages), dtype=torch.float32)
         scores = self._scores(traces)
         logs = [
             torch.log_softmax(own / one.temperature, 0)[one.chosen] for one, own in zip(traces, scores, strict=True)
@@ -170,7 +175,7 @@ class TransformerPolicy:
         """Imitate the games' walkthroughs by full-batch steps of Adam.
 
         Raises:
-            InputError: A walkthrough's command is not admissible when its turn comes.
+            InputError: No game, or a walkthrough's command is not admissible when its turn comes.
         """
         shown = [step for game in games for step in self._walked(game)]
         for _ in range(epochs):
@@ -222,10 +227,28 @@ class TransformerPolicy:
         """Take over what :meth:`state_dict` returned.
 
         Raises:
-            InputError: It is of a policy of other sizes.
+            InputError: It is no state, or that of a policy of other sizes; nothing of it is taken.
         """
-        shapes = {name: tuple(weights.shape) for name, weights in self.network.state_dict().items()}
-        if {name: tuple(np.shape(weights)) for name, weights in state["network"].items()} != shapes:
-            raise InputError(f"state: it is not that of a policy with {self._made}")
-        self.network.load_state_dict(state["network"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        trial = deepcopy(self)
+        try:
+            trial.network.load_state_dict(state["network"])
+            trial.optimizer.load_state_dict(deepcopy(state["optimizer"]))  # torch would share its moments
+        except (AttributeError, KeyError, RuntimeError, TypeError, ValueError):
+            raise InputError(f"state: it is not that of a policy with {self._made}") from None
+        if not trial._sound():
+            raise InputError("state: its weights or moments are not finite, or moments are not of their weights' shape")
+        self.network.load_state_dict(trial.network.state_dict())
+        self.optimizer.load_state_dict(trial.optimizer.state_dict())
+
+    def _sound(self) -> bool:
+        """Say whether weights and moments are finite, and each weight's moments, where it has any, of its shape."""
+        for weights in self.network.parameters():
+            moments = self.optimizer.state.get(weights)
+            kept = [moments.get(name) for name in ("exp_avg", "exp_avg_sq")] if moments else []
+            if any(not isinstance(one, Tensor) or one.shape != weights.shape for one in kept):
+                return False
+            if not all(bool(torch.isfinite(one).all()) for one in (weights, *kept)):
+                return False
+            if moments and not isinstance(moments.get("step"), Tensor):
+                return False
+        return True

@@ -36,13 +36,13 @@ def row_batch(token_level_rewards: Any, fields: Mapping[str, Any]) -> tuple[Step
     Rows that verl-agent doubled to fill a batch, those with the same trajectory and ``step``, count once.
 
     Raises:
-        InputError: A field is missing, or copies differ.
+        InputError: A field is missing or cannot be used, or copies differ.
     """
     for name in _NEEDED:
         if name not in fields:
             raise InputError(f"non_tensor_batch: '{name}' is missing; the rollout must write it, one a row")
     traj = [str(name) for name in fields["traj_uid"]]
-    times = list(map(int, fields["step"])) if "step" in fields else _counted(traj)
+    times = list(fields["step"]) if "step" in fields else _counted(traj)
     valid = fields.get("is_action_valid")
     return StepBatch.without_copies(
         task=list(map(str, fields["uid"])), traj=traj, t=times, reward=token_level_rewards.sum(-1),
@@ -67,11 +67,16 @@ def step_advantages(
     Raises:
         InputError: The estimator is not known, or a field is missing.
     """
+    rule = _estimator(name)
+    batch, step = row_batch(token_level_rewards, fields)
+    values = broadcast_to_tokens(rule(batch, **options)[step], response_mask)
+    return values, values
+
+
+def _estimator(name: str) -> Callable[..., Any]:
     if name not in ESTIMATORS:
         raise InputError(f"estimator '{name}' is not known; there are {', '.join(ESTIMATORS)}")
-    batch, step = row_batch(token_level_rewards, fields)
-    values = broadcast_to_tokens(ESTIMATORS[name](batch, **options)[step], response_mask)
-    return values, values
+    return ESTIMATORS[name]
 
 
 def side_table_estimator(name: str, table: Mapping[str, Mapping[str, Any]], **options: Any) -> Callable[..., Any]:
@@ -81,14 +86,23 @@ def side_table_estimator(name: str, table: Mapping[str, Mapping[str, Any]], **op
         name: "g2po" or "gigpo".
         table: From a row's ``uid``, which must then be one of its own, to its fields; ``uid`` in it names the prompt.
         **options: Of the estimator.
+
+    Raises:
+        InputError: The estimator is not known; when it is called, a row or one of its fields is missing.
     """
+    _estimator(name)
 
     def estimate(token_level_rewards: Any, response_mask: Any, config: Any = None, index: Any = None, **_: Any) -> Any:
-        missing = [str(uid) for uid in index if str(uid) not in table]
-        if missing:
-            raise InputError(f"table: there is no row '{missing[0]}'")
-        rows = [table[str(uid)] for uid in index]
-        fields = {field: [row[field] for row in rows] for field in rows[0]}
+        if index is None:
+            raise InputError("index: verl must hand over the uid of each row; its estimators of outcomes get it")
+        names = list(map(str, index))
+        for row in names:
+            if row not in table:
+                raise InputError(f"table: there is no row '{row}'")
+            lacking = sorted(set(table[names[0]]) - set(table[row]))
+            if lacking:
+                raise InputError(f"table: row '{row}' lacks '{lacking[0]}', which '{names[0]}' has")
+        fields = {field: [table[row][field] for row in names] for field in (table[names[0]] if names else ())}
         return step_advantages(name, token_level_rewards, response_mask, fields, **options)
 
     return estimate
@@ -108,8 +122,10 @@ def patch_verl(module: Any = None, **options: Any) -> Iterator[None]:
     if module is None:
         try:
             module = importlib.import_module(_MODULE)
-        except ModuleNotFoundError:
-            raise InputError("verl is not installed here; it wants an environment of its own (verl 0.9.1)") from None
+        except ModuleNotFoundError as error:
+            raise InputError(
+                f"verl is not installed here, for want of '{error.name}'; it wants an environment of its own (0.9.1)"
+            ) from None
     own = getattr(module, "compute_advantage", None)
     if own is None:
         raise InputError(f"{module.__name__} has no compute_advantage; this patch is written for verl 0.9.1")
