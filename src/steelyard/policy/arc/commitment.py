@@ -79,15 +79,23 @@ class CommitmentWrapper:
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Return the first observation and ``info``."""
         observation, info = self.env.reset(seed=seed, options=options)
-        self._seen = [observation]
-        self._tracker = None if self._make_tracker is None else self._make_tracker(info["task"])
+        self._seen = [observation or ""]
+        if self._make_tracker is not None:
+            if "task" not in info:
+                raise InputError("tracker: it is made from info['task'], which the environment's reset does not give")
+            self._tracker = self._make_tracker(info["task"])
         return observation, info
 
     def step(self, command: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Score a turn's statement, carry out its command, and score its prediction by the answer.
 
         A turn without a command does nothing in the environment but takes its time.
+
+        Raises:
+            InputError: No episode has begun, or a verifier's score is not in [0, 1].
         """
+        if not self._seen:
+            raise InputError("no episode has begun; call reset() first")
         said = self.form.parse(command)
         facts = {} if self._tracker is None else self._tracker.facts()
         process = self._scored("progress", said.progress, Evidence(tuple(self._seen), facts))
@@ -117,7 +125,10 @@ class CommitmentWrapper:
         verifier = self.verifiers.get(name)
         if verifier is None:
             return {name: math.nan}
-        scores = {name: 0.0 if claim is None else verifier(claim, evidence)}
+        score = 0.0 if claim is None else float(verifier(claim, evidence))
+        if not (0 <= score <= 1 or math.isnan(score)):
+            raise InputError(f"verifiers: that of '{name}' returned {score}; a score is in [0, 1], or NaN")
+        scores = {name: score}
         if name == "progress" and hasattr(verifier, "parts"):
             parts = verifier.parts(claim or "", evidence)
             scores |= {f"{name}.{key}": value for key, value in parts.items()}

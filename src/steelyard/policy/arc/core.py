@@ -15,7 +15,7 @@ import numpy as np
 from steelyard.errors import InputError
 from steelyard.policy.advantages import accumulated, check_batch, check_choice, check_number, episode_advantage
 from steelyard.policy.groups import EPS, Floats, standardise
-from steelyard.policy.steps import StepBatch
+from steelyard.policy.steps import LARGEST, StepBatch
 
 WEIGHTS: Mapping[str, float] = {"progress": 0.5, "prediction": 0.5}
 ALPHA = 0.1
@@ -169,16 +169,18 @@ def coupled_steps(batch: StepBatch, signal: Floats, alpha: float, scale: float) 
 
 
 def _white(values: Floats) -> Floats:
-    spread = float(values.std())
+    spread = float(values.std()) if len(values) else 0.0
     return np.zeros_like(values) if spread == 0 else (values - values.mean()) / (spread + EPS)
 
 
 def _strengths(alpha: float | Mapping[str, float], weights: Mapping[str, float]) -> dict[str, float]:
+    if not isinstance(weights, Mapping):
+        raise InputError(f"weights must be a mapping from signals to numbers, got {type(weights).__name__}")
     given = dict(alpha) if isinstance(alpha, Mapping) else dict.fromkeys(weights, alpha)
     if set(given) != set(weights):
         raise InputError(f"alpha must name the signals {sorted(weights)}, got {sorted(given)}")
     for value in given.values():
-        check_number("alpha", value, low=0.0)
+        check_number("alpha", value, low=0.0, high=LARGEST)
     return {name: float(value) for name, value in given.items()}
 
 
@@ -186,11 +188,14 @@ def _check_weights(weights: Mapping[str, float], batch: StepBatch) -> None:
     if not weights:
         raise InputError("weights must name at least one signal")
     for name, value in weights.items():
-        check_number(f"weights['{name}']", value, low=0.0)
+        check_number(f"weights['{name}']", value, low=0.0, high=LARGEST)
         if name not in batch.process:
             raise InputError(
                 f"process: the steps have no signal '{name}'; they have {', '.join(sorted(batch.process)) or 'none'}"
             )
+        large = np.abs(batch.process[name]) > LARGEST  # false for NaN
+        if large.any():
+            raise InputError(f"process['{name}']: row {int(np.flatnonzero(large)[0])} is larger than {LARGEST:g}")
 
 
 def _warn(route: Route, strength: Mapping[str, float], outcome: Floats) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -56,22 +56,28 @@ class CommitmentFormat:
         needed: Segments without which a turn is malformed.
 
     Raises:
-        InputError: An unknown segment, or two tags of one name.
+        InputError: An unknown segment, a tag that is no word of small letters, or two tags of one name.
     """
 
     def __init__(
         self, tags: Mapping[str, str] | None = None, needed: Sequence[str] = ("progress", "action", "predict")
     ) -> None:
-        chosen = {segment: segment for segment in SEGMENTS} | dict(tags or {})
-        for segment in (*chosen, *needed):
-            if segment not in SEGMENTS:
-                raise InputError(f"tags: '{segment}' is no segment; there are {', '.join(SEGMENTS)}")
+        if not isinstance(tags, Mapping | None):
+            raise InputError(f"tags must be a mapping from segments to words, got {type(tags).__name__}")
+        if isinstance(needed, str) or not isinstance(needed, Iterable):
+            raise InputError(f"needed must be a list of segments, got {needed!r:.40}")
+        chosen: dict[str, str] = {segment: segment for segment in SEGMENTS} | dict(tags or {})
+        needed = tuple(needed)
+        for name, segments in (("tags", tuple(chosen)), ("needed", needed)):
+            for segment in segments:
+                if segment not in SEGMENTS:
+                    raise InputError(f"{name}: {segment!r:.40} is no segment; there are {', '.join(SEGMENTS)}")
         for tag in chosen.values():
-            if not _NAME.match(tag):
-                raise InputError(f"tags: '{tag[:40]}' must be a word of small letters and underscores")
+            if not isinstance(tag, str) or not _NAME.match(tag):
+                raise InputError(f"tags: {tag!r:.40} must be a word of small letters and underscores")
         if len(set(chosen.values())) != len(SEGMENTS):
             raise InputError("tags: two segments have the same tag")
-        self.tags, self.needed = chosen, tuple(needed)
+        self.tags, self.needed = chosen, needed
         self._segment = {tag: segment for segment, tag in chosen.items()}
         self._pattern = re.compile(f"<(/?)({'|'.join(re.escape(tag) for tag in self._segment)})>")
 
@@ -85,9 +91,11 @@ class CommitmentFormat:
         )
 
     def render(self, *, progress: str, action: str, prediction: str, think: str = "") -> str:
-        """Return a turn in this form; a text with a tag in it raises InputError."""
+        """Return a turn in this form; what is no text or has a tag in it raises InputError."""
         parts = (("progress", progress), ("think", think), ("action", action), ("predict", prediction))
         for segment, text in parts:
+            if not isinstance(text, str):
+                raise InputError(f"{segment} must be a text, got {type(text).__name__}")
             if "<" in text and self._pattern.search(text):
                 raise InputError(f"{segment}: a tag of the form stands in the text {text[:60]!r}")
         return "".join(
@@ -166,11 +174,13 @@ class CommitmentFormat:
         Returns:
             Segment -> (tokens,); all false for a segment that is missing or malformed. A token across two segments
             belongs to the one in which it begins.
+
+        Raises:
+            InputError: What is given is no text, or the offsets are no pairs of whole numbers.
         """
-        try:
-            places = np.asarray(offsets, dtype=np.int64).reshape(-1, 2)
-        except (TypeError, ValueError):
-            raise InputError("offsets must hold the first and last character of each token") from None
+        if not isinstance(text, str):
+            raise InputError(f"text must be the text of a turn, got {type(text).__name__}")
+        places = _pairs(offsets)
         spans = self.parse(text).spans
         real = places[:, 1] > places[:, 0]
         masks = {}
@@ -183,8 +193,24 @@ class CommitmentFormat:
         return masks
 
 
+def _pairs(offsets: Any) -> NDArray[np.int64]:
+    """Return offsets as (tokens, 2); raises InputError for what has another form."""
+    try:
+        places = np.asarray(offsets)
+    except ValueError:  # rows of several lengths
+        places = np.zeros(0, object)
+    if places.shape in ((0,), (0, 2)) and places.dtype != object:
+        return np.zeros((0, 2), np.int64)
+    if places.ndim != 2 or places.shape[1] != 2 or places.dtype.kind not in "iu":
+        raise InputError("offsets must hold the first and last character of each token, a pair of whole numbers each")
+    return places.astype(np.int64)
+
+
 def claims_of(text: str) -> dict[str, str]:
-    """Return the claims "key=value" of a statement, separated by semicolons or new lines, in small letters."""
+    """Return the claims "key=value" of a statement, separated by semicolons or new lines, in small letters.
+
+    Of a key that is claimed twice the last claim counts, so that nothing is gained by claiming several.
+    """
     found = {}
     for part in re.split(r"[;\n]", text.lower()):
         key, equals, value = part.partition("=")

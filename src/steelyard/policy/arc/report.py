@@ -17,6 +17,8 @@ from steelyard.policy.rollouts import Episode
 
 RATES = ("inconsistency_rate", "failed_with_inconsistency", "persistence_markov", "persistence_after_onset")
 _DRAWS = 2000
+_HELD = 2**22
+"""Counts of the bootstrap that are held at a time."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,8 @@ class InconsistencyReport:
         failed_with_inconsistency: Of failed episodes, those with such a turn.
         persistence_markov: Of turns that follow an inconsistent one, those that are inconsistent.
         persistence_after_onset: Of all turns after an episode's first inconsistent one, those that are inconsistent.
-        success: Of episodes, those that succeeded: rates can fall while it collapses.
+        success: Of episodes, those that succeeded: rates can fall while it collapses. NaN where none says whether it
+            did, and then no episode counts as failed either.
         episodes: Number of episodes.
         turns: Number of scored turns.
         intervals: Rate -> 95 % interval by bootstrap over episodes.
@@ -51,10 +54,11 @@ class InconsistencyReport:
             "persistence_markov": "inconsistent after an inconsistent turn",
             "persistence_after_onset": "turns after the first that are inconsistent",
         }
-        shown = [f"{self.episodes:,} episodes, {self.turns:,} scored turns, {self.success:.0%} won"]
+        won = "success not known" if math.isnan(self.success) else f"{self.success:.0%} won"
+        shown = [f"{self.episodes:,} episodes, {self.turns:,} scored turns, {won}"]
         for name, text in words.items():
-            low, high = self.intervals[name]
-            shown.append(f"{text}: {getattr(self, name):.1%} [{low:.1%}, {high:.1%}]")
+            rate, (low, high) = getattr(self, name), self.intervals[name]
+            shown.append(f"{text}: " + ("none" if math.isnan(rate) else f"{rate:.1%} [{low:.1%}, {high:.1%}]"))
         return shown
 
     def to_json(self) -> dict[str, Any]:
@@ -78,44 +82,78 @@ def inconsistency_report(
     """Return how often statements contradict observations (the paper names the rates; definitions are ours).
 
     Args:
-        episodes: Steps with ``process`` and ``success``.
+        episodes: Lists of steps with ``process`` and ``success``; an episode succeeded if any of its steps says so.
         signal: Which score says so.
         threshold: A turn whose score is below it is inconsistent; one that is not scored is left out.
         generator: Of the bootstrap; None: a fixed one.
 
     Raises:
-        InputError: No episode, or none with a scored turn.
+        InputError: No episode, one that is no list of steps, a score that is no number, or no turn that is scored.
     """
-    if not all(isinstance(step, Mapping) for episode in episodes for step in episode):
-        raise InputError("episodes must be a list of lists of steps, each a mapping with 'process'")
-    if not episodes or not all(map(len, episodes)):
-        raise InputError("episodes: there is none" if not episodes else "episodes: one has no steps")
+    _check(episodes)
     check_number("threshold", threshold)
-    counts = np.array([_counts(episode, signal, threshold) for episode in episodes], dtype=np.float64)
+    said = [[step["success"] for step in episode if step.get("success") is not None] for episode in episodes]
+    told = any(map(len, said))
+    won = [any(values) for values in said]
+    counts = np.array(
+        [
+            _counts(_scores(episode, number, signal), told and not won[number], threshold)
+            for number, episode in enumerate(episodes)
+        ],
+        dtype=np.float64,
+    )
     if not counts[:, 1].sum():
         raise InputError(f"episodes: no turn is scored for '{signal}'")
     rates = _rates(counts.sum(axis=0))
-    generator = generator or np.random.default_rng(0)
-    share = np.full(len(counts), 1 / len(counts))
-    drawn = _rates((generator.multinomial(len(counts), share, _DRAWS) @ counts).T)
+    drawn = _rates(_resampled(counts, generator or np.random.default_rng(0)).T)
     intervals = {name: _interval(drawn[name]) for name in RATES}
-    won = float(np.mean([bool(episode[-1].get("success")) for episode in episodes]))
     whole = {name: float(rates[name]) for name in RATES}
     return InconsistencyReport(
-        **whole, success=won, episodes=len(episodes), turns=int(counts[:, 1].sum()), intervals=intervals
-    )
+        **whole, success=float(np.mean(won)) if told else math.nan, episodes=len(episodes),
+        turns=int(counts[:, 1].sum()), intervals=intervals,
+    )  # fmt: skip
 
 
-def _counts(episode: Episode, signal: str, threshold: float) -> tuple[int, ...]:
+def _check(episodes: Any) -> None:
+    if not isinstance(episodes, Sequence) or not all(
+        isinstance(episode, Sequence) and all(isinstance(step, Mapping) for step in episode) for episode in episodes
+    ):
+        raise InputError("episodes must be a list of lists of steps, each a mapping with 'process'")
+    if not episodes or not all(map(len, episodes)):
+        raise InputError("episodes: there is none" if not episodes else "episodes: one has no steps")
+
+
+def _scores(episode: Episode, number: int, signal: str) -> list[float | None]:
+    """Return the score of each step, None where it has none."""
+    scores: list[float | None] = []
+    for place, step in enumerate(episode):
+        process = step.get("process") or {}
+        try:
+            score = process.get(signal)
+            scores.append(None if score is None or math.isnan(score) else float(score))
+        except (AttributeError, TypeError):
+            raise InputError(
+                f"episodes: episode {number}, step {place}: 'process' must map '{signal}' to a number"
+            ) from None
+    return scores
+
+
+def _resampled(counts: Floats, generator: np.random.Generator) -> Floats:
+    """Return the summed counts of episodes drawn with replacement, (draws, counts), in blocks that fit the memory."""
+    share = np.full(len(counts), 1 / len(counts))
+    block = max(_HELD // len(counts), 1)
+    sizes = (min(block, _DRAWS - start) for start in range(0, _DRAWS, block))
+    return np.concatenate([generator.multinomial(len(counts), share, size) @ counts for size in sizes])
+
+
+def _counts(scores: list[float | None], failed: bool, threshold: float) -> tuple[int, ...]:
     """Return pairs (of which, out of) for each rate, in the order of `RATES`."""
-    scores = [(step.get("process") or {}).get(signal) for step in episode]
-    known = [None if score is None or math.isnan(score) else score < threshold for score in scores]
+    known = [None if score is None else score < threshold for score in scores]
     bad = [one for one in known if one is not None]
     first = bad.index(True) if True in bad else len(bad)
     later = bad[first + 1 :]
     after = [now for before, now in pairwise(known) if before and now is not None]
-    failed = int(not episode[-1].get("success"))
-    return (sum(bad), len(bad), failed * any(bad), failed, sum(after), len(after), sum(later), len(later))
+    return (sum(bad), len(bad), int(failed and any(bad)), int(failed), sum(after), len(after), sum(later), len(later))
 
 
 def _rates(totals: Any) -> dict[str, Any]:

@@ -7,6 +7,7 @@ between the signal, less its task's mean, and what the rule adds to the outcome'
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ SIGNALS = ("progress", "prediction")
 class Options(Frozen):
     """What the bench takes beside the rollouts."""
 
-    alpha: float = Field(default=0.1, gt=0, description="weight of the process part")
+    alpha: float = Field(default=0.1, gt=0, allow_inf_nan=False, description="weight of the process part")
 
 
 def user_task(data: Any, **options: Any) -> Task:
@@ -55,9 +56,13 @@ def rollout_arrays(episodes: list[Any]) -> dict[str, Any]:
     """Return the steps as plain arrays.
 
     Raises:
-        InputError: A signal is missing everywhere, or no task has two rollouts.
+        InputError: What is given is no list of episodes, a signal is missing everywhere, or no task has two rollouts.
     """
-    batch = StepBatch.from_episodes([[{"anchor": 0, **step} for step in episode] for episode in episodes])
+    if not all(
+        isinstance(episode, Sequence) and all(isinstance(one, Mapping) for one in episode) for episode in episodes
+    ):
+        raise InputError("data must be a file's path or a list of episodes, each a list of steps, which are mappings")
+    batch = StepBatch.from_episodes([[{**step, "anchor": 0} for step in episode] for episode in episodes])
     for name in SIGNALS:
         if name not in batch.process or np.isnan(batch.process[name]).all():
             raise InputError(f"data: no step has a number for 'process' → '{name}'; CommitmentWrapper writes them")
@@ -117,8 +122,9 @@ def _own_weight(arm: str, batch: StepBatch, name: str, alpha: float) -> float:
 def _half(task: Any, traj: Any, draws: np.random.Generator) -> Any:
     """Return the rows of a random half of every task's rollouts, at least two of those that have as many."""
     chosen: list[int] = []
-    for number in np.unique(task).tolist():
-        own = draws.permutation(np.unique(traj[task == number]))
+    pairs = np.unique(np.stack([task, traj], axis=1), axis=0)  # sorted by task, then rollout
+    for rollouts in np.split(pairs[:, 1], np.flatnonzero(np.diff(pairs[:, 0])) + 1):
+        own = draws.permutation(rollouts)
         chosen += own[: max(len(own) // 2, min(len(own), 2))].tolist()
     return np.flatnonzero(np.isin(traj, chosen))
 
