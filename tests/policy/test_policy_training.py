@@ -147,6 +147,18 @@ def test_advantages_by_segment_name_the_action(made):
         policy.ascend(traces, {"progress": np.ones(len(traces))})
 
 
+@pytest.mark.parametrize("made", [LogLinearPolicy, TransformerPolicy])
+def test_advantages_by_segment_are_those_of_the_action(made):
+    one = made()
+    traces, two = played(one, 1.0), one.copy()
+    credit = draws(2).normal(size=len(traces))
+    one.ascend(traces, credit)
+    two.ascend(traces, {"progress": -credit, "action": torch.tensor(credit)})
+    assert str(one.state_dict()) == str(two.state_dict())
+    with pytest.raises(InputError, match="advantages: they must be one number a turn"):
+        one.ascend(traces, ["much"] * len(traces))
+
+
 @pytest.mark.parametrize("made", POLICIES)
 def test_without_walkthroughs_there_is_nothing_to_imitate(made):
     with pytest.raises(InputError, match="there is no"):
@@ -205,6 +217,8 @@ def broken(change):
     state = policy.state_dict()
     if change == "moments":
         state["optimizer"]["state"][0]["exp_avg"] = torch.zeros(3)
+    elif change == "step":
+        state["optimizer"]["state"][0]["step"] = None
     elif change == "groups":
         state["optimizer"]["param_groups"] = []
     elif change == "names":
@@ -218,7 +232,7 @@ def broken(change):
     return state
 
 
-@pytest.mark.parametrize("change", ["moments", "groups", "names", "content", "kind", "half", "none"])
+@pytest.mark.parametrize("change", ["moments", "step", "groups", "names", "content", "kind", "half", "none"])
 def test_a_transformers_state_that_is_none_is_refused_and_nothing_of_it_is_taken(change):
     policy = TransformerPolicy(width=8, words=64, seed=5)
     before = str(policy.state_dict())

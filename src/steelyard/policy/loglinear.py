@@ -49,7 +49,8 @@ class Features(Protocol):
 class Trace(NamedTuple):
     """A choice among commands: their rows in the table of features, their probabilities, which was taken, and how.
 
-    The probabilities are those at the temperature of the draw.
+    The probabilities are those at the temperature of the draw. Rows are numbers in the table of the policy that chose,
+    which its copies share and no other policy does: only they can learn from it.
     """
 
     rows: Ints
