@@ -107,7 +107,10 @@ def test_options_get_log_probabilities(name, request):
     assert np.exp(logs).sum() < 1
     other = model.option_logprobs(video(seed=1), np.arange(8.0), "What is it?", OPTIONS, None)
     assert not np.allclose(logs, other), "what is seen counts"
-    assert model.token_count(8, None, "What is it?", OPTIONS) > model.token_count(4, None, "What is it?", OPTIONS)
+    inputs = model._prepare(video(), np.arange(8.0), multiple_choice("What is it?", OPTIONS), None)
+    assert model.token_count(8, None, "What is it?", OPTIONS) == inputs["input_ids"].shape[1]
+    assert model.token_count(5, None, "What is it?", OPTIONS) is None, "nothing is known of frames as they come"
+    assert model.token_count(6, 1024, "What is it?", OPTIONS) > model.token_count(4, 1024, "What is it?", OPTIONS)
 
 
 def test_sizes_are_read_from_the_configuration(qwen, smol):
@@ -142,7 +145,7 @@ def test_options_texts_can_be_scored(name, request, tokenizer):
 
 
 def test_gridprobe_runs_on_it(qwen):
-    found = GridProbe(qwen, 3, probe_pixels=256).answer(video(9), "What is it?", OPTIONS)
+    found = GridProbe(qwen, 3, probe_pixels=256, focus_pixels=1024).answer(video(9), "What is it?", OPTIONS)
     assert found.importance.shape == (3, 3)
     assert found.answer in (0, 1, 2)
     assert found.cost.ratio > 0

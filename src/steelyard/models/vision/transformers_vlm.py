@@ -61,6 +61,7 @@ class TransformersVLM:
             raise InputError(f"scorer must be letters or options, got {scorer!r}")
         self.model, self.tokenizer, self.scorer = model, tokenizer, scorer
         self._prepare: Prepare = prepare or _by_processor(processor)
+        self._tokens: dict[tuple[int, int | None], int] = {}
 
     @classmethod
     def from_pretrained(cls, path: str, **options: Any) -> TransformersVLM:
@@ -93,9 +94,17 @@ class TransformersVLM:
             None if queries == width else queries,
         )  # fmt: skip
 
-    def token_count(self, n_frames: int, resolution: int | None, question: str, options: Sequence[str]) -> int:
-        """Return the tokens of a clip, counted on inputs made of grey frames: processors round as they like."""
-        side = 224 if resolution is None else max(1, round(resolution**0.5))
+    def token_count(self, n_frames: int, resolution: int | None, question: str, options: Sequence[str]) -> int | None:
+        """Return the tokens of a clip: those of the last one that was read, else counted on inputs of grey frames.
+
+        Processors round as they like, so that nothing is computed here. None where frames are read as they come and no
+        clip of as many was read yet.
+        """
+        if (n_frames, resolution) in self._tokens:
+            return self._tokens[n_frames, resolution]
+        if resolution is None:
+            return None
+        side = max(1, round(resolution**0.5))
         grey = np.full((n_frames, side, side, 3), 127, np.uint8)
         inputs = self._prepare(grey, np.arange(n_frames, dtype=float), multiple_choice(question, options), resolution)
         return int(inputs["input_ids"].shape[-1])
@@ -108,6 +117,7 @@ class TransformersVLM:
         if not 2 <= len(options) <= len(LETTERS):
             raise InputError(f"options: there must be 2 to {len(LETTERS)}, got {len(options)}")
         inputs = dict(self._prepare(frames, timestamps, multiple_choice(question, options), resolution))
+        self._tokens[len(frames), resolution] = int(inputs["input_ids"].shape[-1])
         if self.scorer == "options":
             return np.array([self._mean_logprob(inputs, option) for option in options])
         logits = self.model(**self._placed(inputs), logits_to_keep=1).logits[0, -1]
