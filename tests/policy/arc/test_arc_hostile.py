@@ -1,5 +1,6 @@
 """ARC beside what no good model, verifier or file sends: blanks, other scripts, long texts, numbers too large."""
 
+import copy
 import math
 
 import numpy as np
@@ -303,3 +304,22 @@ def test_rollouts_of_the_user_that_cannot_be_used():
     assert rollout_arrays(scored)["progress"].tolist() == [1.0, 1.0], "anchors are not read"
     with pytest.raises(ValueError, match="alpha"):
         Options(alpha=math.inf)
+
+
+def test_weights_and_strengths_must_name_the_signals():
+    for arguments, sentence in (
+        ({"alpha": {"progress": 0.1}}, "alpha must name the signals"),
+        ({"weights": {}}, "at least one signal"),
+        ({"weights": {"plan": 1.0}}, "no signal 'plan'; they have prediction, progress"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            arc_advantage(four([0.0, 1, 0, 1]), **arguments)
+
+
+def test_a_copied_wrapper_goes_its_own_way():
+    env = CommitmentWrapper(KeyDoorChain(), {"progress": LexicalVerifier(), "prediction": LexicalVerifier()})
+    env.reset()
+    other = copy.deepcopy(env)
+    assert env.step(TURN) == other.step(TURN)
+    env.step(TURN)
+    assert env.state_key() != other.state_key()
