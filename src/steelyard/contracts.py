@@ -227,7 +227,8 @@ class BenchSpec:
 
     ``run`` computes one cell. ``derive`` gets every arm's metrics of one (task, seed) and returns further metrics, for
     existing arms or for arms marked ``derived`` (an oracle with hindsight). ``user_task(data, **options)`` turns the
-    user's own data into a task; ``options`` is the pydantic model of what it takes beside the data. ``tuned`` maps
+    user's own data into a task; ``options`` is the pydantic model of what it takes beside the data. ``user_arms`` and
+    ``user_primary`` take the place of arms and primary metric there, where others are measured. ``tuned`` maps
     task -> arm -> config found on tuning seeds; ``grid`` maps arm -> the configs that a tuning run tries.
     """
 
@@ -244,6 +245,8 @@ class BenchSpec:
     resources: tuple[str, ...] = ()  # metrics that get a scatter of their own beside that of the cost (a Pareto plot)
     derive: Derive | None = None
     user_task: Callable[..., Task] | None = None
+    user_arms: tuple[Arm, ...] = ()
+    user_primary: str | None = None
     options: type[BaseModel] | None = None
     tuned: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
     grid: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)

@@ -101,3 +101,45 @@ def test_a_game_is_shown_and_played(steelyard, monkeypatch):
     code, text, _ = steelyard("policy", "play")
     assert code == 0
     assert "You are in the middle of a room" in text
+
+
+@pytest.mark.parametrize(
+    ("method", "file", "arms", "metric"),
+    [
+        ("g2po", "steps.jsonl",
+         {"g2po", "g2po_ec", "g2po_nc", "g2po_lam", "grpo", "dr_grpo", "rloo", "gigpo", "random"}, "agreement"),
+        ("arc", "turns.jsonl", {"arc", "coupled", "outcome"}, "own_weight"),
+    ],
+)  # fmt: skip
+def test_rollouts_are_weighed_as_the_documentation_says(steelyard, files, tmp_path, method, file, arms, metric):
+    code, text, err = steelyard(
+        "weigh", method, "--data", files / file, "--seeds", "2", "--store", tmp_path / "s.db", "--json"
+    )
+    assert code == 0, err
+    found = json.loads(text)[0]
+    assert {row["arm"] for row in found["rows"]} == arms
+    assert {row["state"] for row in found["rows"]} == {"done"}
+    assert found["primary"] == metric
+    assert all(metric in row["metrics"] for row in found["rows"])
+    assert not any("simulator" in arm["label"] or arm["role"] == "ceiling" for arm in found["arms"])
+    judged = [verdict for verdict in found["verdicts"] if verdict["outcome"] != "not testable here"]
+    assert judged, "the claim on rollouts is judged"
+
+
+def test_steps_keep_their_numbers_and_the_input_is_not_overwritten(steelyard, tmp_path):
+    rollouts = tmp_path / "a.jsonl"
+    rollouts.write_text("".join(json.dumps({"traj": n, "t": t, "reward": n}) + "\n" for n in (0, 1) for t in (1, 2)))
+    code, text, _ = steelyard("policy", "advantages", rollouts, "--method", "grpo", "--json")
+    assert code == 0
+    assert [row["t"] for row in json.loads(text)] == [1, 2, 1, 2]
+    before = rollouts.read_bytes()
+    code, _, err = steelyard("policy", "advantages", rollouts, "--method", "grpo", "-o", rollouts)
+    assert code == 2
+    assert "is the file of the rollouts" in err
+    assert rollouts.read_bytes() == before
+
+
+def test_a_game_that_no_one_waits_for(steelyard):
+    code, _, err = steelyard("policy", "play", "999999999999")
+    assert code == 2
+    assert "from 0 to 999" in err

@@ -27,6 +27,7 @@ from steelyard.policy.arc import user as arc_user
 from steelyard.policy.arc.heads import CommitmentPolicy, committed
 from steelyard.policy.chain import KeyDoorChain, Wanderer
 from steelyard.policy.g2po import user
+from steelyard.policy.g2po.arms import USER
 from steelyard.policy.g2po.graph import END, WON
 from steelyard.policy.g2po.picture import MOST_NODES, ends, graph_picture, words
 from steelyard.policy.training import anchored
@@ -260,7 +261,8 @@ def test_a_state_seen_late_first_is_as_near_as_the_shortest_way_to_it():
 
 def cell(bench, arm, arrays, seed=0, **options):
     spec = catalog.load_bench(bench)
-    return CellInput("user", arm, spec.arm(arm).config, {}, options, seed, arrays)
+    config = next((one.config for one in spec.user_arms if one.name == arm), spec.arm(arm).config)
+    return CellInput("user", arm, config, {}, options, seed, arrays)
 
 
 @pytest.fixture(scope="module")
@@ -290,12 +292,18 @@ def test_the_users_rollouts_are_measured(rollouts, tmp_path):
                                                   "success")} for e in rollouts for s in e))  # fmt: skip
     task = user.user_task(path, anchor="history")
     assert "6 tasks" in task.label
-    for arm in ("g2po", "g2po_obs", "grpo", "gigpo", "random"):
+    for arm in [arm.name for arm in USER]:
         measured = user.run(cell("g2po", arm, task.load(), anchor="history"))
         assert set(measured.metrics) == {"agreement", "spread", "singletons", "aliased"}
         assert measured.steps == len(task.load()["t"])
-    with pytest.raises(InputError, match="action"):
-        user.user_task([[{"reward": 1.0, "anchor": 1}]] * 4)
+    for arm in ("g2po_obs", "g2po_history", "expert"):
+        with pytest.raises(InputError, match="not measured"):
+            user.run(cell("g2po", arm, task.load(), anchor="history"))
+    for action in ({}, {"action": None}):
+        with pytest.raises(InputError, match="action"):
+            user.user_task([[{"reward": 1.0, "anchor": 1, **action}]] * 4)
+    silent = [[{"reward": 1.0, "anchor": 1, "action": "go", "observation": None}]] * 4
+    assert len(user.user_task(silent).load()["t"]) == 4, "an observation that is not needed may be unknown"
 
 
 def test_the_users_commitments_are_measured():

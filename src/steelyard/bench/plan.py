@@ -9,7 +9,7 @@ import operator
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +97,11 @@ def make_plan(
         blocks, own = chosen.blocks, {}
     else:
         task, settings = _user_task(spec, data, options or {})
-        blocks = (chosen.blocks[0].model_copy(update={"tasks": (task.name,), "seeds": None}),)
+        update: dict[str, Any] = {"tasks": (task.name,), "seeds": None}
+        if spec.user_arms:
+            spec = replace(spec, arms=spec.user_arms, primary=spec.user_primary or spec.primary)
+            update["arms"] = tuple(arm.name for arm in spec.arms)
+        blocks = (chosen.blocks[0].model_copy(update=update),)
         own = {task.name: task}
     request = _Request(spec, chosen, settings, source)
     seed_list = _seeds(seeds, USER_SEEDS if own else chosen.seeds)

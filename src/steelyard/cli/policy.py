@@ -18,6 +18,7 @@ from steelyard.models.paths import printable
 METHODS = ("grpo", "dr_grpo", "rloo", "gigpo", "g2po", "arc")
 _PICTURES = 6  # tasks with a picture on the page
 _SHOWN = 12  # tasks listed on a terminal
+_MADE = 1000  # games to play that are made here
 _FACTS = (
     ("steps", "steps", ",d"),
     ("nodes", "states", ",d"),
@@ -73,6 +74,8 @@ def advantages(
     home = require("steelyard.policy.trajectories", "policy")
     if output is not None:
         home.check_ending(output)  # before any work
+        if output.exists() and file.exists() and output.samefile(file):
+            raise InputError(f"--output: {output.name} is the file of the rollouts; name another")
     episodes = _read(file, anchor, needed=method in ("gigpo", "g2po"))
     batch = require("steelyard.policy.steps", "policy").StepBatch.from_episodes(episodes)
     settings = {"gamma": gamma, "w": w, "norm": norm, "parts": tuple(parts.split(",")), "lam": lam, "alpha": alpha}
@@ -133,6 +136,8 @@ def play(
             raise InputError(f"NUMBER: there are {len(games)} games, from 0 to {len(games) - 1}")
         game = games[number]
     else:
+        if number >= _MADE:
+            raise InputError(f"NUMBER: games made here go from 0 to {_MADE - 1}")
         game = home.generate_games(number + 1)[number]
     env = game.make_env(max_steps=50)
     observation, info = env.reset()

@@ -65,19 +65,21 @@ def _ordered(steps: list[tuple[int, str, dict[str, Any]]]) -> Episode:
     """Return one trajectory's steps in time, after a look at whether all are there."""
     steps.sort(key=lambda step: step[0])
     first, task = steps[0][0], steps[0][2]["task"]
-    for place, (t, where, step) in enumerate(steps):
+    for _, where, step in steps:
+        if step["task"] != task:
+            raise InputError(
+                f"{where}: 'task' is {_short(step['task'])}, other steps of this trajectory have {_short(task)}; give "
+                "each rollout a 'traj' that no other task uses"
+            )
+    for place, (t, where, _) in enumerate(steps):
         if place and t == steps[place - 1][0]:
             raise InputError(f"{where}: 't' is {t}, as in another step of the same trajectory")
         if t != first + place or first > 1:
             raise InputError(f"{where}: 't' is {t}; the trajectory has no step {first + place if first <= 1 else 0}")
-        if step["task"] != task:
-            raise InputError(
-                f"{where}: 'task' is {_short(step['task'])}, the same trajectory's first step has {_short(task)}"
-            )
     won = any(step.get("success") for _, _, step in steps)
     told = any("success" in step for _, _, step in steps)
-    for place, (_, _, step) in enumerate(steps):
-        step["t"] = place
+    for t, _, step in steps:
+        step["t"] = t
         if told:
             step["success"] = won
     return [step for _, _, step in steps]

@@ -41,6 +41,8 @@ ARMS = (
 LEARNERS = ("arc", "arc_step", "arc_comp", "outcome", "coupled", "coupled_routed", "freeform", "true_state")
 FIXED = ("bc", "random", "expert")
 OFFLINE = ("arc", "coupled", "outcome")
+USER = tuple(arm for arm in ARMS if arm.name in OFFLINE)
+"""Arms on a user's rollouts, where nothing learns."""
 
 METRICS = (
     Metric(name="success", label="Held-out games won", better="higher", worst=0.0),

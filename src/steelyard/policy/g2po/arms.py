@@ -37,6 +37,18 @@ ARMS = (
     _arm("random", "Floor: random commands, random credit", "floor", anchor="state"),
     _arm("expert", "Ceiling: the games' walkthroughs, exact credit", "ceiling", anchor="state"),
 )  # fmt: skip
+USER = (
+    _arm("g2po", "G2PO, your anchor", "method"),
+    _arm("g2po_ec", "G2PO without the node term", "ablation", parts=["ep", "ec"]),
+    _arm("g2po_nc", "G2PO without the edge term", "ablation", parts=["ep", "nc"]),
+    _arm("g2po_lam", "G2PO, rises along the rollout (lam .9)", "ablation", parts=["ep", "ec"], lam=0.9),
+    _arm("grpo", "GRPO", "baseline"),
+    _arm("dr_grpo", "Dr. GRPO", "baseline"),
+    _arm("rloo", "RLOO", "baseline"),
+    _arm("gigpo", "GiGPO, your anchor", "baseline"),
+    _arm("random", "Floor: random credit", "floor"),
+)  # fmt: skip
+"""Arms on a user's rollouts: rules of credit, all with the anchor that the user names."""
 CREDIT = ("g2po", "g2po_ec", "g2po_nc", "g2po_history", "g2po_obs", "g2po_lam", "grpo", "dr_grpo", "rloo", "gigpo",
           "gigpo_obs", "random", "expert")  # fmt: skip
 LEARNERS = CREDIT[:-2]

@@ -19,7 +19,7 @@ from steelyard.contracts import CellInput, Measured, Task
 from steelyard.errors import InputError
 from steelyard.policy.advantages import rewards_to_go
 from steelyard.policy.anchors import alias_report
-from steelyard.policy.g2po.arms import estimator
+from steelyard.policy.g2po.arms import USER, estimator
 from steelyard.policy.groups import Floats, Ints, factorise, group_moments
 from steelyard.policy.steps import StepBatch
 from steelyard.policy.trajectories import AnchorField, anchored_episodes, given_episodes
@@ -59,11 +59,8 @@ def rollout_arrays(episodes: list[Any], anchor: AnchorField) -> dict[str, Any]:
         InputError: A step lacks what is needed, or no task has four rollouts.
     """
     batch = StepBatch.from_episodes(anchored_episodes(episodes, anchor))
-    raw = (
-        StepBatch.from_episodes(anchored_episodes(episodes, "observation")) if _has(episodes, "observation") else batch
-    )
     steps = [step for episode in episodes for step in episode]
-    if any("action" not in step for step in steps):
+    if any(step.get("action") is None for step in steps):
         raise InputError("data: every step needs its 'action', so that credit can be compared between rollouts")
     task = factorise(batch.task)[0]
     count = np.bincount(batch.layout.traj_task)
@@ -79,7 +76,6 @@ def rollout_arrays(episodes: list[Any], anchor: AnchorField) -> dict[str, Any]:
         "t": batch.t,
         "reward": batch.reward,
         "state": factorise(batch.anchor)[0],
-        "observation": factorise(raw.anchor)[0],
         "action": factorise([str(step["action"]) for step in steps])[0],
         "valid": np.ones(len(batch), bool) if batch.valid is None else batch.valid,
         "success": np.zeros(0, bool) if batch.success is None else batch.success,
@@ -87,15 +83,17 @@ def rollout_arrays(episodes: list[Any], anchor: AnchorField) -> dict[str, Any]:
     }
 
 
-def _has(episodes: list[Any], name: str) -> bool:
-    return all(name in step for episode in episodes for step in episode)
-
-
 def run(cell: CellInput) -> Measured:
-    """Measure one arm on the seed's division of the rollouts."""
+    """Measure one arm on the seed's division of the rollouts.
+
+    Raises:
+        InputError: An arm that is not measured on rollouts.
+    """
+    if cell.arm not in [arm.name for arm in USER]:
+        raise InputError(f"arm '{cell.arm}' is not measured on task '{cell.task}'")
     options = Options(**cell.options)
     data = cell.data
-    anchor = data["observation"] if cell.config.get("anchor") == "obs" else data["state"]
+    anchor = data["state"]
     halves = _halves(data["task"], data["traj"], cell.rng("halves"))
     config = {**cell.config, "gamma": options.gamma}
     credit = estimator(cell.arm, config, cell.rng("random"))
